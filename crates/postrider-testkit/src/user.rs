@@ -1,0 +1,110 @@
+//! The system user that servers run as: `PostgreSQL` and `PgBouncer` refuse to run as root.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// The system user that servers run as.
+///
+/// Not root: ourselves. Root: `postgres` where that exists, else `nobody`. It must have a passwd entry,
+/// because initdb looks up its own name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Login name, empty when we are not root (nobody asks for it then).
+    pub name: String,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    switch: bool,
+}
+
+impl User {
+    /// The user for this process's servers.
+    pub fn for_servers() -> Result<Self> {
+        let uid = rustix::process::getuid();
+        if !uid.is_root() {
+            let gid = rustix::process::getgid();
+            return Ok(Self {
+                name: String::new(),
+                uid: uid.as_raw(),
+                gid: gid.as_raw(),
+                switch: false,
+            });
+        }
+        let passwd = fs::read_to_string("/etc/passwd").context("reading /etc/passwd")?;
+        for name in ["postgres", "nobody"] {
+            if let Some((uid, gid)) = passwd.lines().find_map(|line| parse(line, name)) {
+                return Ok(Self {
+                    name: name.to_owned(),
+                    uid,
+                    gid,
+                    switch: true,
+                });
+            }
+        }
+        bail!("running as root, but /etc/passwd has neither `postgres` nor `nobody` to run servers as")
+    }
+
+    /// The words that, put before a command, run it as this user; each execs the next in place.
+    pub fn prefix(&self) -> Vec<String> {
+        if !self.switch {
+            return vec!["setpriv".to_owned()];
+        }
+        vec![
+            "setpriv".to_owned(),
+            format!("--reuid={}", self.uid),
+            format!("--regid={}", self.gid),
+            "--clear-groups".to_owned(),
+        ]
+    }
+
+    /// A command that runs `program` as this user.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut words = self.prefix().into_iter();
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).arg("--").arg(program);
+        // Our own directory may be out of that user's reach.
+        command.current_dir("/");
+        command
+    }
+
+    /// Gives `path` to this user.
+    pub fn own(&self, path: &Path) -> Result<()> {
+        if !self.switch {
+            return Ok(());
+        }
+        std::os::unix::fs::chown(path, Some(self.uid), Some(self.gid))
+            .with_context(|| format!("giving {} to {}", path.display(), self.name))
+    }
+}
+
+fn parse(line: &str, name: &str) -> Option<(u32, u32)> {
+    let mut fields = line.split(':');
+    if fields.next() != Some(name) {
+        return None;
+    }
+    let uid = fields.nth(1)?.parse().ok()?;
+    Some((uid, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn reads_ids_from_a_passwd_line() {
+        assert_eq!(
+            parse(
+                "postgres:x:101:104:admin:/var/lib/postgresql:/bin/bash",
+                "postgres"
+            ),
+            Some((101, 104))
+        );
+        assert_eq!(parse("postgresql:x:1:1::/:", "postgres"), None);
+        assert_eq!(parse("postgres:x", "postgres"), None);
+    }
+}

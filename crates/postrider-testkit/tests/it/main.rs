@@ -1,0 +1,8 @@
+//! The testkit against real servers.
+
+mod databases;
+mod pgbouncer;
+mod postgres;
+mod removal;
+mod service;
+mod shared_run;

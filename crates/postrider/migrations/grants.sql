@@ -1,0 +1,44 @@
+-- Who may do what. Run after every installation; the names of the roles come as settings of the installing transaction.
+do $install$
+declare
+    emit    constant text := current_setting('postrider.install.emit_role');
+    relay   constant text := current_setting('postrider.install.relay_role');
+    consume constant text := current_setting('postrider.install.consume_role');
+    reader  constant text := current_setting('postrider.install.reader_role');
+    routine regprocedure;
+    slot    regclass;
+begin
+    -- Nothing of ours is open to everybody.
+    revoke all on schema postrider from public;
+    revoke all on all tables in schema postrider from public;
+    revoke all on all sequences in schema postrider from public;
+    revoke all on all functions in schema postrider from public;
+
+    execute format('grant usage on schema postrider to %I, %I, %I, %I', emit, relay, consume, reader);
+
+    -- May only emit: no table, no sequence, only functions.
+    for routine in
+        select p.oid::regprocedure from pg_proc p
+        where p.pronamespace = 'postrider'::regnamespace and p.proname in ('emit', 'emit_many', 'set_context', 'emitted')
+    loop
+        execute format('grant execute on function %s to %I, %I', routine, emit, consume);
+    end loop;
+
+    -- A relay reads the log and keeps its own state. It cannot write an event, and TRUNCATE on the slots is all it needs to turn the rings.
+    execute format('grant select on all tables in schema postrider to %I', relay);
+    execute format('grant insert on postrider.progress, postrider.sinks, postrider.leases, postrider.identity, postrider.ring, postrider.readers to %I', relay);
+    execute format('grant update on postrider.ring, postrider.bell, postrider.readers, postrider.leases, postrider.identity, postrider.sinks to %I', relay);
+    execute format('grant delete on postrider.sinks, postrider.leases, postrider.readers, postrider.progress to %I', relay);
+    execute format('grant usage, select, update on all sequences in schema postrider to %I', relay);
+    execute format('grant execute on function postrider.lanes(), postrider.max_payload(), postrider.schema_version() to %I, %I, %I, %I',
+        emit, relay, consume, reader);
+    for slot in
+        select c.oid::regclass from pg_class c
+        where c.relnamespace = 'postrider'::regnamespace and c.relkind = 'r' and c.relispartition
+    loop
+        execute format('grant truncate on %s to %I', slot, relay);
+    end loop;
+
+    execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag to %I', reader);
+end
+$install$;

@@ -1,0 +1,28 @@
+//! The log: reading every committed event once, in order per key, whatever other transactions do.
+//!
+//! [`Reader`] is what most callers want. The modules below are its parts, each a small thing of its own.
+
+pub mod bell;
+pub mod cursor;
+pub mod error;
+pub mod flush;
+pub mod identity;
+pub mod lanes;
+pub mod lease;
+mod link;
+pub mod progress;
+mod reader;
+mod record;
+pub mod ring;
+pub mod round;
+pub mod session;
+pub mod share;
+pub mod sink;
+pub mod wake;
+
+pub use bell::{Hint, Silence};
+pub use error::Error;
+pub use reader::{Batch, Reader, ReaderOptions};
+pub use record::Record;
+pub use ring::Retention;
+pub use sink::Start;

@@ -1,0 +1,176 @@
+//! The database's side of the wake-up protocol: tickets, hints, and a connection that listens.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::error::Result;
+use super::progress::parse_xid;
+
+const CHANNEL: &str = "postrider";
+const SELF_TEST: Duration = Duration::from_secs(1);
+
+/// Whether producers are asked to wake this reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hint {
+    /// Yes, unless `max_prepared_transactions > 0`: a transaction that has notified cannot be prepared, and a user's PREPARE
+    /// must never fail because of us.
+    #[default]
+    Auto,
+    /// Yes, whatever the server's settings are.
+    Force,
+    /// No: polling alone.
+    Off,
+}
+
+/// Why a reader polls although it might have been woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Silence {
+    /// The operator said so.
+    Chosen,
+    /// `max_prepared_transactions > 0`.
+    PreparedTransactions,
+    /// LISTEN hears nothing: a pooler in transaction mode is in between.
+    Deaf,
+}
+
+/// A listening connection, if there is a use for one.
+pub struct Bell {
+    listener: Result<PgListener, Silence>,
+}
+
+/// What waiting brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// A producer's notification with its ticket.
+    Ticket(u64),
+    /// The time is over.
+    Nothing,
+    /// The listening connection broke: notifications may have been missed.
+    Broken,
+}
+
+impl Bell {
+    /// Listens, and makes sure by a notification to itself that LISTEN is not deaf.
+    pub async fn hang(options: &PgConnectOptions, connection: &mut PgConnection, hint: Hint) -> Result<Self> {
+        if hint == Hint::Off {
+            return Ok(Self {
+                listener: Err(Silence::Chosen),
+            });
+        }
+        let prepared: i32 =
+            sqlx::query_scalar("select current_setting('max_prepared_transactions')::integer")
+                .fetch_one(&mut *connection)
+                .await?;
+        if hint == Hint::Auto && prepared > 0 {
+            return Ok(Self {
+                listener: Err(Silence::PreparedTransactions),
+            });
+        }
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .connect_lazy_with(options.clone().application_name("postrider (listening)"));
+        let mut listener = PgListener::connect_with(&pool).await?;
+        // A lost listener must be noticed, not silently replaced: what was notified in between is gone.
+        listener.eager_reconnect(false);
+        listener.listen(CHANNEL).await?;
+        let hears = hears_itself(&mut listener, connection).await?;
+        Ok(Self {
+            listener: if hears { Ok(listener) } else { Err(Silence::Deaf) },
+        })
+    }
+
+    /// Why it does not ring, if it does not.
+    pub fn silence(&self) -> Option<Silence> {
+        self.listener.as_ref().err().copied()
+    }
+
+    /// Waits for a ticket.
+    pub async fn wait(&mut self, longest: Duration) -> Result<Heard> {
+        let Ok(listener) = &mut self.listener else {
+            tokio::time::sleep(longest).await;
+            return Ok(Heard::Nothing);
+        };
+        let deadline = tokio::time::Instant::now() + longest;
+        loop {
+            match tokio::time::timeout_at(deadline, listener.try_recv()).await {
+                Err(_elapsed) => return Ok(Heard::Nothing),
+                Ok(Ok(Some(notification))) => {
+                    if let Ok(ticket) = notification.payload().parse() {
+                        return Ok(Heard::Ticket(ticket));
+                    }
+                }
+                Ok(Ok(None)) => return Ok(Heard::Broken),
+                Ok(Err(error)) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+async fn hears_itself(listener: &mut PgListener, connection: &mut PgConnection) -> Result<bool> {
+    let word = Uuid::now_v7().to_string();
+    sqlx::query("select pg_notify($1, $2)")
+        .bind(CHANNEL)
+        .bind(&word)
+        .execute(connection)
+        .await?;
+    let heard = async {
+        loop {
+            match listener.try_recv().await {
+                Ok(Some(notification)) if notification.payload() == word => return Ok(true),
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    Ok(tokio::time::timeout(SELF_TEST, heard)
+        .await
+        .unwrap_or(Ok(false))?)
+}
+
+/// Whether a ticket may be taken now: a full notification queue would fail the user's COMMIT.
+pub async fn may_arm(connection: &mut PgConnection) -> Result<bool> {
+    Ok(sqlx::query_scalar("select pg_notification_queue_usage() <= 0.5")
+        .fetch_one(connection)
+        .await?)
+}
+
+/// Takes the next ticket, good for `sleep`. Producers stop heeding it afterwards, so that a reader that died asleep does not make
+/// them notify for ever; a longer sleep of another reader stands, unless a clock jump left it far in the future.
+pub async fn take_ticket(connection: &mut PgConnection, sleep: Duration) -> Result<u64> {
+    let ticket: i64 = sqlx::query_scalar(
+        "select nextval('postrider.armed') from setval('postrider.armed_until', (
+            select greatest(ceil(wanted), case when held < wanted + 60 then held end)::bigint
+            from (select date_part('epoch', clock_timestamp()) + $1 as wanted,
+                         pg_sequence_last_value('postrider.armed_until') as held) w))",
+    )
+    .bind(sleep.as_secs_f64())
+    .fetch_one(connection)
+    .await?;
+    Ok(ticket.unsigned_abs())
+}
+
+/// An xid of our own, younger than the ticket.
+pub async fn take_xid(connection: &mut PgConnection) -> Result<u64> {
+    let xid: String = sqlx::query_scalar("select pg_current_xact_id()::text")
+        .fetch_one(connection)
+        .await?;
+    parse_xid(&xid)
+}
+
+/// Sets `disarmed` to at least `ticket`, under a lock that only readers take.
+pub async fn disarm(connection: &mut PgConnection, ticket: u64) -> Result<()> {
+    let mut transaction = connection.begin().await?;
+    sqlx::query("lock table postrider.bell in exclusive mode")
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query("select setval('postrider.disarmed', greatest($1, coalesce(pg_sequence_last_value('postrider.disarmed'), 0)))")
+        .bind(i64::try_from(ticket).unwrap_or(i64::MAX))
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(())
+}

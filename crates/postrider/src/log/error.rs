@@ -1,0 +1,172 @@
+//! What can go wrong with the log, and what to do about it.
+
+use uuid::Uuid;
+
+/// Result of a log operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of the log: what happened and the remedy, with the cause behind it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The database answered with an error or not at all.
+    #[error("the database failed: {0}")]
+    Database(#[from] sqlx::Error),
+
+    /// The schema is not there.
+    #[error("this database has no postrider schema; install it with `postrider init`")]
+    NotInstalled,
+
+    /// The schema is older or newer than this program.
+    #[error(
+        "the postrider schema has version {found}, this program works with {oldest} to {newest}; {}",
+        if found < oldest { "upgrade it with `postrider init`" } else { "use a newer postrider" }
+    )]
+    SchemaVersion {
+        /// What is installed.
+        found: i32,
+        /// The oldest that will do.
+        oldest: i32,
+        /// The newest that is known.
+        newest: i32,
+    },
+
+    /// Connected to a standby.
+    #[error(
+        "this server is a standby (or read-only): the log can only be read on the primary; point the connection at the primary \
+         (target_session_attrs=read-write)"
+    )]
+    NotPrimary,
+
+    /// A setting that reading depends on did not take.
+    #[error(
+        "the session setting {name} is {found:?}, not {wanted:?}, after it was set; something between us and the server \
+         (a pooler in transaction mode?) changes sessions: connect the relay directly"
+    )]
+    Setting {
+        /// Which one.
+        name: &'static str,
+        /// What the server says.
+        found: String,
+        /// What reading needs.
+        wanted: String,
+    },
+
+    /// The log belongs to another cluster or to another past of this one.
+    #[error(
+        "this is not the database the cursors were made in: {what}; see what it would do and then run `postrider rebase`"
+    )]
+    Rebase {
+        /// Which check failed.
+        what: String,
+    },
+
+    /// A table or sequence of the log was changed so that events could be lost.
+    #[error("the log is not safe to read: {what}; {remedy}")]
+    Unsafe {
+        /// What was found.
+        what: String,
+        /// The statement that mends it.
+        remedy: String,
+    },
+
+    /// Somebody else holds the lanes.
+    #[error(
+        "sink {sink:?}: the lease was lost to another reader (epoch {epoch}); what was in flight will be read again"
+    )]
+    LeaseLost {
+        /// The sink.
+        sink: String,
+        /// The epoch that no longer holds anything.
+        epoch: i64,
+    },
+
+    /// A sink lacks the cursor of a lane.
+    #[error(
+        "sink {sink:?} has no cursor for lane {lane}: its progress was removed by hand; forget the sink and create it again"
+    )]
+    CursorMissing {
+        /// The sink.
+        sink: String,
+        /// The lane.
+        lane: i16,
+    },
+
+    /// A lane outside of the log's.
+    #[error("the log has no lane {lane}")]
+    UnknownLane {
+        /// The number asked for.
+        lane: i16,
+    },
+
+    /// Asked to read nothing.
+    #[error("no lane to read")]
+    NoLanes,
+
+    /// The reading statement's first row could not be understood.
+    #[error("the facts of a round could not be read")]
+    Facts(#[source] serde_json::Error),
+
+    /// Roles have to exist and may not be created by us.
+    #[error(
+        "{missing} missing and {user:?} may not create roles; let a role with CREATEROLE run:\n{statements}"
+    )]
+    Roles {
+        /// Which.
+        missing: String,
+        /// Who we are.
+        user: String,
+        /// What to run.
+        statements: String,
+    },
+
+    /// The schema was installed with other lanes.
+    #[error(
+        "this log was installed with {found} lanes; the number is fixed once events exist, so {wanted} is refused"
+    )]
+    Lanes {
+        /// As installed.
+        found: i32,
+        /// As asked.
+        wanted: i32,
+    },
+
+    /// A reader's heartbeat vanished.
+    #[error("reader {reader} was forgotten by the database; it registers again")]
+    Forgotten {
+        /// Its id.
+        reader: Uuid,
+    },
+
+    /// A position or xid that is no number.
+    #[error("the database returned {text:?} where a transaction id belongs")]
+    Xid {
+        /// What it was.
+        text: String,
+    },
+}
+
+impl Error {
+    /// Whether connecting again may help. Everything else needs a person.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Database(error) => is_transient(error),
+            Self::LeaseLost { .. } | Self::NotPrimary | Self::Forgotten { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+fn is_transient(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
+        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
+            // Connection trouble, serialization failures and deadlocks, resources, an operator's hand, lock not available.
+            ["08", "40", "53", "57"]
+                .iter()
+                .any(|class| code.starts_with(class))
+                || code == "55P03"
+        }),
+        _ => false,
+    }
+}

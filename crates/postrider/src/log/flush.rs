@@ -1,0 +1,41 @@
+//! Publishing only what is durable.
+//!
+//! Under `synchronous_commit=off` a row is visible before its commit record is on disk, and a crash takes it back. A round
+//! is released once the WAL is flushed as far as it had been written when the round was read.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use super::error::Result;
+
+/// How long somebody else's commit may do the flushing for us.
+const PATIENCE: Duration = Duration::from_millis(5);
+const STEP: Duration = Duration::from_millis(1);
+
+const FLUSHED: &str = "select (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint";
+/// Something that really writes: taking an xid or updating no row flushes nothing. Polling alone would never end on an idle server
+/// with an open writer.
+const NUDGE: &str = "select pg_logical_emit_message(true, 'postrider', '')";
+
+/// Waits until the WAL is on disk up to `inserted`. `flushed` is what the round itself saw.
+pub async fn until_durable(connection: &mut PgConnection, inserted: u64, flushed: u64) -> Result<()> {
+    if flushed >= inserted {
+        return Ok(());
+    }
+    let mut waited = Duration::ZERO;
+    while !is_flushed(connection, inserted).await? {
+        if waited < PATIENCE {
+            tokio::time::sleep(STEP).await;
+            waited += STEP;
+        } else {
+            sqlx::query(NUDGE).execute(&mut *connection).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn is_flushed(connection: &mut PgConnection, inserted: u64) -> Result<bool> {
+    let flushed: i64 = sqlx::query_scalar(FLUSHED).fetch_one(connection).await?;
+    Ok(u64::try_from(flushed).is_ok_and(|flushed| flushed >= inserted))
+}

@@ -1,0 +1,112 @@
+//! Is it still the same database, and is the log still what the algorithm relies on?
+//!
+//! Asked at every connect and then once a minute. Snapshots, xids and positions mean nothing in another cluster, and a
+//! sequence that went back hides new events below the cursors.
+
+use sqlx::{PgConnection, Row};
+
+use super::error::{Error, Result};
+
+const CLUSTER: &str = "select system_identifier,
+    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint as timeline
+    from pg_control_system()";
+
+/// A log whose data a crash would empty is no log.
+const UNLOGGED: &str = "select c.oid::regclass::text from pg_class c
+    where c.relnamespace = 'postrider'::regnamespace and c.relkind = 'r' and c.relpersistence <> 'p' order by 1 limit 1";
+
+const SEQUENCES: &str =
+    "select s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle from pg_sequence s
+    where s.seqrelid = 'postrider.seq'::regclass and (s.seqcache <> 1 or s.seqincrement <> 1 or s.seqcycle)";
+
+const HIGHEST: &str = "select coalesce(pg_sequence_last_value('postrider.seq'), 0) as last_seq,
+    (select max(c.position) from postrider.cursors c) as position,
+    (select max(newest.seq) from generate_series(0, postrider.lanes() - 1) lane
+        cross join lateral (select e.seq from postrider.events e where e.lane = lane::smallint order by e.lane desc, e.seq desc limit 1) newest) as seq,
+    (select e.xid::text from postrider.events e
+        where e.xid >= pg_snapshot_xmax(pg_current_snapshot()) order by e.xid desc limit 1) as xid,
+    pg_snapshot_xmax(pg_current_snapshot())::text as xmax";
+
+/// Checks everything; the first time, remembers which cluster this is.
+pub async fn check(connection: &mut PgConnection) -> Result<()> {
+    check_tables(connection).await?;
+    check_numbers(connection).await?;
+    check_cluster(connection).await
+}
+
+async fn check_tables(connection: &mut PgConnection) -> Result<()> {
+    if let Some(table) = sqlx::query_scalar::<_, String>(UNLOGGED)
+        .fetch_optional(&mut *connection)
+        .await?
+    {
+        return Err(Error::Unsafe {
+            remedy: format!("alter table {table} set logged;"),
+            what: format!("table {table} is not logged: a crash would empty it"),
+        });
+    }
+    if let Some(row) = sqlx::query(SEQUENCES).fetch_optional(connection).await? {
+        let (name, cache, increment, cycle): (String, i64, i64, bool) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+        return Err(Error::Unsafe {
+            what: format!(
+                "sequence {name} has cache {cache}, increment {increment}{}: events would leave out of order",
+                if cycle { " and cycles" } else { "" }
+            ),
+            remedy: format!("alter sequence {name} cache 1 increment 1 no cycle;"),
+        });
+    }
+    Ok(())
+}
+
+async fn check_numbers(connection: &mut PgConnection) -> Result<()> {
+    let row = sqlx::query(HIGHEST).fetch_one(connection).await?;
+    let last_seq: i64 = row.try_get("last_seq")?;
+    for (what, column) in [("a cursor stands at", "position"), ("an event has", "seq")] {
+        if let Some(found) = row.try_get::<Option<i64>, _>(column)?
+            && found > last_seq
+        {
+            let what = format!(
+                "{what} seq {found}, but the sequence postrider.seq is only at {last_seq}: new events would be missed"
+            );
+            return Err(Error::Rebase { what });
+        }
+    }
+    if let Some(xid) = row.try_get::<Option<String>, _>("xid")? {
+        let xmax: String = row.try_get("xmax")?;
+        let what = format!(
+            "an event was written by transaction {xid}, but this cluster is only at {xmax}: the log was restored into a younger \
+             cluster and every event would be sent again"
+        );
+        return Err(Error::Rebase { what });
+    }
+    Ok(())
+}
+
+async fn check_cluster(connection: &mut PgConnection) -> Result<()> {
+    let row = sqlx::query(CLUSTER).fetch_one(&mut *connection).await?;
+    let (system, timeline): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let known = sqlx::query_as::<_, (i64, i64)>("select system_identifier, timeline from postrider.identity")
+        .fetch_optional(&mut *connection)
+        .await?;
+    match known {
+        Some((known, _)) if known != system => Err(Error::Rebase {
+            what: format!("the log belongs to cluster {known}, this is cluster {system}"),
+        }),
+        // A failover: the checks above have passed, so the cursors still hold.
+        Some((_, known)) if known == timeline => Ok(()),
+        _ => remember(connection, system, timeline).await,
+    }
+}
+
+async fn remember(connection: &mut PgConnection, system: i64, timeline: i64) -> Result<()> {
+    sqlx::query(
+        "insert into postrider.identity (system_identifier, timeline) values ($1, $2)
+         on conflict (only_row) do update set timeline = excluded.timeline
+         where identity.system_identifier = excluded.system_identifier",
+    )
+    .bind(system)
+    .bind(timeline)
+    .execute(connection)
+    .await?;
+    Ok(())
+}

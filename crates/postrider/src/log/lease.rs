@@ -1,0 +1,123 @@
+//! Leases on lanes: who reads what. Held by heartbeat, taken over when the heartbeat stops, fenced by epoch.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::cursor::Cursor;
+use super::error::Result;
+use super::progress::{self, Tenure};
+use super::share;
+
+/// Says that this reader is alive for another `lease`, by the server's clock.
+pub async fn heartbeat(
+    connection: &mut PgConnection,
+    reader: Uuid,
+    name: &str,
+    sink: i32,
+    lease: Duration,
+) -> Result<()> {
+    sqlx::query(
+        "insert into postrider.readers (reader, name, sinks, expires_at)
+         values ($1, $2, array[$3::integer], clock_timestamp() + make_interval(secs => $4))
+         on conflict (reader) do update set expires_at = excluded.expires_at",
+    )
+    .bind(reader)
+    .bind(name)
+    .bind(sink)
+    .bind(lease.as_secs_f64())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Brings this reader's lanes to its fair share. `busy` lanes have something in flight and are kept for now.
+///
+/// Answers the cursors of all lanes it holds now, under a new epoch, or `None` if nothing changed.
+pub async fn balance(
+    connection: &mut PgConnection,
+    reader: Uuid,
+    tenure: &Tenure,
+    busy: &[i16],
+) -> Result<Option<(Tenure, BTreeMap<i16, Cursor>)>> {
+    let mut transaction = connection.begin().await?;
+    // Leases of one sink change one after another.
+    sqlx::query("select from postrider.sinks where sink = $1 for update")
+        .bind(tenure.sink)
+        .execute(&mut *transaction)
+        .await?;
+    let stored = progress::load(&mut transaction, tenure.sink, &tenure.name).await?;
+    let alive: Vec<Uuid> = sqlx::query_scalar(
+        "select reader from postrider.readers where $1 = any (sinks) and expires_at > clock_timestamp()",
+    )
+    .bind(tenure.sink)
+    .fetch_all(&mut *transaction)
+    .await?;
+    let holders = stored
+        .iter()
+        .map(|(&lane, stored)| (lane, stored.owner.filter(|_| stored.alive)))
+        .collect();
+    let decision = share::decide(reader, &holders, &alive);
+    let released: Vec<i16> = decision
+        .release
+        .into_iter()
+        .filter(|lane| !busy.contains(lane))
+        .collect();
+    let kept = |lane: i16, owner: Option<Uuid>| owner == Some(reader) && !released.contains(&lane);
+    let cursors: BTreeMap<i16, Cursor> = stored
+        .iter()
+        .filter(|(lane, stored)| kept(**lane, stored.owner) || decision.claim.contains(lane))
+        .map(|(&lane, stored)| (lane, stored.cursor.clone()))
+        .collect();
+    let unchanged = decision.claim.is_empty()
+        && released.is_empty()
+        && stored
+            .values()
+            .filter(|stored| stored.owner == Some(reader))
+            .all(|stored| stored.epoch == tenure.epoch);
+    if unchanged {
+        transaction.rollback().await?;
+        return Ok(None);
+    }
+    let epoch = stored.values().map(|stored| stored.epoch).max().unwrap_or(0) + 1;
+    let lanes: Vec<i16> = cursors.keys().copied().collect();
+    sqlx::query(
+        "update postrider.leases set owner = case when lane = any ($3) then $2 end, epoch = case when lane = any ($3) then $4 else epoch end
+         where sink = $1 and (lane = any ($3) or lane = any ($5))",
+    )
+    .bind(tenure.sink)
+    .bind(reader)
+    .bind(&lanes)
+    .bind(epoch)
+    .bind(&released)
+    .execute(&mut *transaction)
+    .await?;
+    let mut new = Tenure {
+        epoch,
+        number: 0,
+        ..tenure.clone()
+    };
+    if !cursors.is_empty() {
+        // Cursors are complete from birth: the first row of an epoch holds all its lanes.
+        progress::append(&mut transaction, &mut new, &cursors).await?;
+    }
+    transaction.commit().await?;
+    Ok(Some((new, cursors)))
+}
+
+/// Hands every lane back and says goodbye, so that others need not wait for the lease to run out.
+pub async fn release(connection: &mut PgConnection, reader: Uuid) -> Result<()> {
+    let mut transaction = connection.begin().await?;
+    sqlx::query("update postrider.leases set owner = null where owner = $1")
+        .bind(reader)
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query("delete from postrider.readers where reader = $1")
+        .bind(reader)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(())
+}

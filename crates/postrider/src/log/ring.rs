@@ -1,0 +1,283 @@
+//! Turning the rings: closing the slot that is written, emptying one that nobody needs any more.
+//!
+//! Slots are never created or dropped, so a dead maintenance job cannot fail a user's INSERT, and a reader's role needs no
+//! right but TRUNCATE. A slot that owes an event to any cursor is passed over, whatever its age: it grows, and `slots` says
+//! which sink holds it.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+
+use super::error::Result;
+
+/// How many tables the ring has. `emit` is compiled with the mask `& 7`.
+pub const SLOTS: i16 = 8;
+const PROGRESS_SLOTS: i16 = 4;
+/// Rows in one table of the progress ring: at ten settlings a second, more than an hour of history each.
+const PROGRESS_ROWS: i64 = 50_000;
+
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long events are kept after they were delivered.
+#[derive(Debug, Clone, Copy)]
+pub struct Retention {
+    /// Every delivered event stays at least this long.
+    pub keep: Duration,
+    /// The current slot is also closed beyond this size, if another one is free.
+    pub max_slot_bytes: Option<u64>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            keep: Duration::from_secs(7 * 24 * 3600),
+            max_slot_bytes: None,
+        }
+    }
+}
+
+/// What came of turning the ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turn {
+    /// The current slot is young and small enough.
+    NotDue,
+    /// This slot is written now.
+    To(i16),
+    /// No other slot could be emptied; the current one grows.
+    Held(Vec<HeldSlot>),
+}
+
+/// A slot that could not be emptied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldSlot {
+    /// Which.
+    pub slot: i16,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a slot could not be emptied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Its events are younger than the retention.
+    Young,
+    /// These sinks have not settled all of it.
+    Owed(Vec<String>),
+    /// A transaction that wrote or reads it is still open.
+    InUse,
+    /// It became the current one meanwhile.
+    Current,
+}
+
+/// Closes the current slot if it is due, and moves on to one that can be emptied.
+pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result<Turn> {
+    let mut transaction = connection
+        .begin_with("begin isolation level read committed")
+        .await?;
+    // Two rotators would skip a slot unemptied, or empty the one just begun.
+    sqlx::query("lock table postrider.ring in exclusive mode")
+        .execute(&mut *transaction)
+        .await?;
+    let current = current(&mut transaction).await?;
+    if !is_due(&mut transaction, current, retention).await? {
+        return Ok(Turn::NotDue);
+    }
+    let mut held = Vec::new();
+    for step in 1..SLOTS {
+        let slot = (current + step) % SLOTS;
+        match empty(&mut transaction, slot, retention).await? {
+            Some(reason) => held.push(HeldSlot { slot, reason }),
+            None => {
+                sqlx::query(
+                    "update postrider.ring set opened_at = case slot when $1 then clock_timestamp() else opened_at end,
+                                               closed_at = case slot when $2 then clock_timestamp() else '-infinity' end
+                     where slot in ($1, $2)",
+                )
+                .bind(slot)
+                .bind(current)
+                .execute(&mut *transaction)
+                .await?;
+                transaction.commit().await?;
+                // Never nextval: it is logged 32 ahead, and a crash or promotion would jump slots.
+                sqlx::query("select setval('postrider.slot', $1)")
+                    .bind(i64::from(slot))
+                    .execute(connection)
+                    .await?;
+                return Ok(Turn::To(slot));
+            }
+        }
+    }
+    Ok(Turn::Held(held))
+}
+
+/// The slot that is written now.
+pub async fn current(connection: &mut PgConnection) -> Result<i16> {
+    Ok(
+        sqlx::query_scalar("select (coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7)::smallint")
+            .fetch_one(connection)
+            .await?,
+    )
+}
+
+async fn is_due(connection: &mut PgConnection, current: i16, retention: Retention) -> Result<bool> {
+    let row = sqlx::query(
+        "select coalesce(clock_timestamp() - r.opened_at > make_interval(secs => $2 / 7), false),
+                pg_total_relation_size(format('postrider.events_%s', $1)::regclass)
+         from (select) one left join postrider.ring r on r.slot = $1",
+    )
+    .bind(current)
+    .bind(retention.keep.as_secs_f64())
+    .fetch_one(connection)
+    .await?;
+    let bytes: i64 = row.try_get(1)?;
+    Ok(row.try_get(0)?
+        || retention
+            .max_slot_bytes
+            .is_some_and(|limit| bytes.unsigned_abs() > limit))
+}
+
+/// Empties the slot inside the caller's transaction, or says why not.
+async fn empty(connection: &mut PgConnection, slot: i16, retention: Retention) -> Result<Option<Reason>> {
+    // Without any lock first: it is the rule that a slot is still owed or young, and readers should not notice our asking.
+    if let Some(reason) = objection(connection, slot, retention).await? {
+        return Ok(Some(reason));
+    }
+    if !lock(connection, &format!("events_{slot}")).await? {
+        return Ok(Some(Reason::InUse));
+    }
+    // Again, as a statement of its own whose snapshot is younger than the lock: with it no open transaction has written there.
+    if let Some(reason) = objection(connection, slot, retention).await? {
+        return Ok(Some(reason));
+    }
+    truncate(connection, &format!("events_{slot}")).await?;
+    Ok(None)
+}
+
+async fn objection(connection: &mut PgConnection, slot: i16, retention: Retention) -> Result<Option<Reason>> {
+    let row = sqlx::query(
+        "select current_setting('transaction_isolation') = 'read committed', (coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7) = $1,
+                coalesce(clock_timestamp() - r.closed_at > make_interval(secs => $2), true)
+         from (select) one left join postrider.ring r on r.slot = $1",
+    )
+    .bind(slot)
+    .bind(retention.keep.as_secs_f64())
+    .fetch_one(&mut *connection)
+    .await?;
+    let (read_committed, is_current, old): (bool, bool, bool) =
+        (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    if is_current {
+        return Ok(Some(Reason::Current));
+    }
+    let owed = owed(connection, slot).await?;
+    if !owed.is_empty() {
+        return Ok(Some(Reason::Owed(owed)));
+    }
+    let empty: bool = sqlx::query_scalar(AssertSqlSafe(format!(
+        "select not exists (select from postrider.events_{slot})"
+    )))
+    .fetch_one(connection)
+    .await?;
+    if !read_committed || !(old || empty) {
+        return Ok(Some(Reason::Young));
+    }
+    Ok(None)
+}
+
+/// The sinks that have not settled everything in this slot.
+pub async fn owed(connection: &mut PgConnection, slot: i16) -> Result<Vec<String>> {
+    let check = include_str!("sql/held.sql").replace("events_N", &format!("events_{slot}"));
+    Ok(sqlx::query_scalar(AssertSqlSafe(check))
+        .fetch_all(connection)
+        .await?)
+}
+
+/// NOWAIT with a few tries: a queued lock request makes every reader wait behind it.
+async fn lock(connection: &mut PgConnection, table: &str) -> Result<bool> {
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let mut savepoint = connection.begin().await?;
+        let statement = format!("lock table postrider.{table} in access exclusive mode nowait");
+        match sqlx::query(AssertSqlSafe(statement))
+            .execute(&mut *savepoint)
+            .await
+        {
+            Ok(_) => {
+                savepoint.commit().await?;
+                return Ok(true);
+            }
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {
+                savepoint.rollback().await?
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(false)
+}
+
+async fn truncate(connection: &mut PgConnection, table: &str) -> Result<()> {
+    sqlx::query(AssertSqlSafe(format!("truncate postrider.{table}")))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Moves the progress ring on when its current table is full. The new one starts with a copy of every cursor's newest row, so
+/// that three turns later the oldest holds nothing that counts.
+pub async fn turn_progress(connection: &mut PgConnection) -> Result<Option<i16>> {
+    turn_progress_beyond(connection, PROGRESS_ROWS).await
+}
+
+/// As [`turn_progress`], beyond that many rows.
+pub async fn turn_progress_beyond(connection: &mut PgConnection, rows: i64) -> Result<Option<i16>> {
+    let mut transaction = connection
+        .begin_with("begin isolation level read committed")
+        .await?;
+    sqlx::query("lock table postrider.ring in exclusive mode")
+        .execute(&mut *transaction)
+        .await?;
+    let current: i16 = sqlx::query_scalar(
+        "select (coalesce(pg_sequence_last_value('postrider.progress_slot'), 0) & 3)::smallint",
+    )
+    .fetch_one(&mut *transaction)
+    .await?;
+    let full: bool = sqlx::query_scalar(AssertSqlSafe(format!(
+        "select count(*) > $1 from (select from postrider.progress_{current} limit $1 + 1) some"
+    )))
+    .bind(rows)
+    .fetch_one(&mut *transaction)
+    .await?;
+    let next = (current + 1) % PROGRESS_SLOTS;
+    let table = format!("progress_{next}");
+    if !full || !lock(&mut transaction, &table).await? {
+        return Ok(None);
+    }
+    // A settling that had read the slot's number long before it committed may have left the newest row in the table to be emptied.
+    copy_newest(&mut transaction, current, "p.slot = $2", next).await?;
+    truncate(&mut transaction, &table).await?;
+    copy_newest(&mut transaction, next, "p.slot <> $2", next).await?;
+    transaction.commit().await?;
+    sqlx::query("select setval('postrider.progress_slot', $1)")
+        .bind(i64::from(next))
+        .execute(connection)
+        .await?;
+    Ok(Some(next))
+}
+
+async fn copy_newest(connection: &mut PgConnection, to: i16, which: &str, emptied: i16) -> Result<()> {
+    sqlx::query(AssertSqlSafe(format!(
+        "insert into postrider.progress
+         select $1, p.sink, p.epoch, p.number, p.lanes, p.positions, p.late_positions, p.snapshots, p.snapshot_of, p.target_of, p.bounds, p.settled_at
+         from (select distinct sink, epoch from postrider.leases) l
+         cross join lateral (select * from postrider.progress p
+             where p.sink = l.sink and p.epoch = l.epoch order by p.number desc limit 1) p
+         where {which}"
+    )))
+    .bind(to)
+    .bind(emptied)
+    .execute(connection)
+    .await?;
+    Ok(())
+}

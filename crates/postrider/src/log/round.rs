@@ -1,0 +1,206 @@
+//! One round of reading: what one statement saw for a group of lanes, and the cursor after each of its rows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+
+use super::cursor::{Cursor, Snapshot};
+use super::error::{Error, Result};
+use super::record::Record;
+
+/// The reading statement. Tests read with a rule taken out of it.
+pub const READ: &str = include_str!("sql/read.sql");
+
+/// Facts about the moment a round was read.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Facts {
+    /// The snapshot of the reading statement.
+    pub snapshot: String,
+    /// Every transaction below has ended.
+    #[serde(deserialize_with = "from_text")]
+    pub xmin: u64,
+    /// The highest `seq` given out.
+    pub last_seq: i64,
+    /// End of the WAL written.
+    pub inserted: u64,
+    /// End of the WAL on disk.
+    pub flushed: u64,
+}
+
+fn from_text<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<u64, D::Error> {
+    String::deserialize(deserializer)?
+        .parse()
+        .map_err(serde::de::Error::custom)
+}
+
+/// What a round brought for one lane, late rows first.
+#[derive(Debug, Clone)]
+pub struct Page {
+    start: Cursor,
+    /// The set the late rows belong to.
+    target: Snapshot,
+    /// How many of the records are late.
+    late: usize,
+    /// In delivery order.
+    pub records: Vec<Record>,
+    /// The cursor when all of it is delivered.
+    pub end: Cursor,
+}
+
+impl Page {
+    /// The cursor when the first `delivered` records are, so that progress can stop anywhere.
+    pub fn cursor_after(&self, delivered: usize) -> Cursor {
+        if delivered >= self.records.len() {
+            return self.end.clone();
+        }
+        let Some(last) = delivered.checked_sub(1).and_then(|index| self.records.get(index)) else {
+            return self.start.clone();
+        };
+        if delivered <= self.late {
+            return self.start.within_late(&self.target, last.seq);
+        }
+        Cursor::new(last.seq, Arc::clone(&self.target))
+    }
+}
+
+/// What one statement saw.
+#[derive(Debug, Clone)]
+pub struct Round {
+    /// When it was.
+    pub facts: Facts,
+    /// A page for every lane that was asked for, also those without a row.
+    pub pages: BTreeMap<i16, Page>,
+}
+
+impl Round {
+    /// Number of records over all lanes.
+    pub fn len(&self) -> usize {
+        self.pages.values().map(|page| page.records.len()).sum()
+    }
+
+    /// Whether nothing was found.
+    pub fn is_empty(&self) -> bool {
+        self.pages.values().all(|page| page.records.is_empty())
+    }
+}
+
+/// Reads one page for each of `cursors`, all of which [read with](Cursor::reads_with) one another.
+pub async fn read(
+    connection: &mut PgConnection,
+    statement: &str,
+    lanes: usize,
+    cursors: &BTreeMap<i16, Cursor>,
+    page: i64,
+) -> Result<Round> {
+    let group = cursors.values().next().ok_or(Error::NoLanes)?;
+    let late_page = page * i64::try_from(cursors.len()).unwrap_or(i64::MAX);
+    let mut positions = vec![None; lanes];
+    let mut late_positions = vec![None; lanes];
+    for (&lane, cursor) in cursors {
+        let place = usize::try_from(lane)
+            .ok()
+            .filter(|place| *place < lanes)
+            .ok_or(Error::UnknownLane { lane })?;
+        positions[place] = Some(cursor.position);
+        late_positions[place] = cursor.late.as_ref().map(|late| late.position);
+    }
+    let rows = sqlx::query(AssertSqlSafe(statement))
+        .bind(&*group.snapshot)
+        .bind(group.late.as_ref().map(|late| &*late.target))
+        .bind(group.bound.map(|bound| bound.to_string()))
+        .bind(positions)
+        .bind(late_positions)
+        .bind(page)
+        .bind(late_page)
+        .fetch_all(connection)
+        .await?;
+    assemble(&rows, cursors, page, late_page)
+}
+
+fn assemble(rows: &[PgRow], cursors: &BTreeMap<i16, Cursor>, page: i64, late_page: i64) -> Result<Round> {
+    let mut facts: Option<Facts> = None;
+    let mut late = Vec::new();
+    let mut fresh: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
+    for row in rows {
+        match row.try_get::<i16, _>(0)? {
+            0 => facts = Some(serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?),
+            1 => late.push(record(row)?),
+            _ => {
+                let record = record(row)?;
+                fresh.entry(record.lane).or_default().push(record);
+            }
+        }
+    }
+    // The statement reads nothing on a standby: its snapshots have no running transactions, late rows would be lost.
+    let facts = facts.ok_or(Error::NotPrimary)?;
+    let seen: Snapshot = Arc::from(facts.snapshot.as_str());
+
+    late.sort_unstable_by_key(|record: &Record| record.seq);
+    let more = usize::try_from(late_page).is_ok_and(|limit| late.len() > limit);
+    if more {
+        late.pop();
+    }
+    let last_late = late.last().map(|record| record.seq);
+    let mut late_by_lane: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
+    for record in late {
+        late_by_lane.entry(record.lane).or_default().push(record);
+    }
+
+    let mut pages = BTreeMap::new();
+    for (&lane, start) in cursors {
+        let target = start
+            .late
+            .as_ref()
+            .map_or_else(|| Arc::clone(&seen), |late| Arc::clone(&late.target));
+        let mut records = late_by_lane.remove(&lane).unwrap_or_default();
+        let late = records.len();
+        let end = match last_late {
+            // The whole group has seen the late set up to here, lanes without a row in it too.
+            Some(seq) if more => start.within_late(&target, seq),
+            _ if start.late.is_some() => start.past_late(&target),
+            _ => {
+                let mut new = fresh.remove(&lane).unwrap_or_default();
+                new.sort_unstable_by_key(|record| record.seq);
+                let full = i64::try_from(new.len()).is_ok_and(|found| found >= page);
+                let position = match new.last() {
+                    Some(last) if full => last.seq,
+                    // Whatever is at or below and not visible here is late by its xid.
+                    _ => facts.last_seq.max(start.position),
+                };
+                records.append(&mut new);
+                Cursor::new(position, Arc::clone(&seen))
+            }
+        };
+        pages.insert(
+            lane,
+            Page {
+                start: start.clone(),
+                target,
+                late,
+                records,
+                end,
+            },
+        );
+    }
+    Ok(Round { facts, pages })
+}
+
+fn record(row: &PgRow) -> Result<Record> {
+    Ok(Record {
+        lane: row.try_get(1)?,
+        seq: row.try_get(2)?,
+        id: row.try_get(3)?,
+        source_id: row.try_get(4)?,
+        r#type: row.try_get(5)?,
+        entity: row.try_get(6)?,
+        key: row.try_get(7)?,
+        tenant: row.try_get(8)?,
+        // json travels as its text; a checked decode would parse every payload once more.
+        payload: row.try_get_unchecked(9)?,
+        headers: row.try_get_unchecked(10)?,
+        created_at: row.try_get(11)?,
+    })
+}

@@ -1,0 +1,236 @@
+//! The schema in the user's database: numbered migrations, what they install, and which versions this program works with.
+
+use sqlx::{Connection, PgConnection, Row};
+
+use crate::log::error::{Error, Result};
+
+/// Which versions of the schema this program can work with.
+pub const OLDEST: i32 = 3;
+/// The version that [`install`] brings a database to.
+pub const NEWEST: i32 = 3;
+
+const BEGIN: &str = include_str!("../migrations/begin.sql");
+const ROLES: &str = include_str!("../migrations/roles.sql");
+const GRANTS: &str = include_str!("../migrations/grants.sql");
+const MIGRATIONS: &[(i32, &str)] = &[
+    (1, include_str!("../migrations/0001_log.sql")),
+    (2, include_str!("../migrations/0002_emit.sql")),
+    (3, include_str!("../migrations/0003_views.sql")),
+];
+/// A function and not a row: it survives a schema-only dump, as does everything else that emitting needs.
+const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 3'";
+
+/// What can be chosen when the schema is installed.
+#[derive(Debug, Clone)]
+pub struct Install {
+    /// Into how many lanes keys are spread: a power of two, fixed once events exist. `None` keeps what is there, or 16.
+    pub lanes: Option<i32>,
+    /// The largest payload that `emit` takes, in bytes. `None` keeps what is there, or 64 MiB.
+    pub max_payload: Option<i64>,
+    /// May only emit.
+    pub emit_role: String,
+    /// May do what a relay needs.
+    pub relay_role: String,
+    /// May emit and use the receiving end.
+    pub consume_role: String,
+    /// May see the views.
+    pub reader_role: String,
+}
+
+impl Default for Install {
+    fn default() -> Self {
+        Self {
+            lanes: None,
+            max_payload: None,
+            emit_role: "postrider_emit".to_owned(),
+            relay_role: "postrider_relay".to_owned(),
+            consume_role: "postrider_consume".to_owned(),
+            reader_role: "postrider_reader".to_owned(),
+        }
+    }
+}
+
+const DEFAULT_LANES: i32 = 16;
+const DEFAULT_MAX_PAYLOAD: i64 = 64 * 1024 * 1024;
+
+impl Install {
+    fn roles(&self) -> [&str; 4] {
+        [
+            &self.emit_role,
+            &self.relay_role,
+            &self.consume_role,
+            &self.reader_role,
+        ]
+    }
+
+    fn settings(&self, lanes: i32, max_payload: i64) -> [(&'static str, String); 6] {
+        [
+            ("postrider.install.lanes", lanes.to_string()),
+            ("postrider.install.max_payload", max_payload.to_string()),
+            ("postrider.install.emit_role", self.emit_role.clone()),
+            ("postrider.install.relay_role", self.relay_role.clone()),
+            ("postrider.install.consume_role", self.consume_role.clone()),
+            ("postrider.install.reader_role", self.reader_role.clone()),
+        ]
+    }
+}
+
+/// What [`install`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Installed {
+    /// The version before; 0 if there was none.
+    pub from: i32,
+    /// The version now.
+    pub to: i32,
+    /// How many lanes the log has.
+    pub lanes: i32,
+}
+
+/// Installs or upgrades the schema in one transaction. Any number of installers may run at once.
+pub async fn install(connection: &mut PgConnection, install: &Install) -> Result<Installed> {
+    let mut transaction = connection.begin().await?;
+    sqlx::raw_sql(BEGIN).execute(&mut *transaction).await?;
+    let from = version(&mut transaction).await?.unwrap_or(0);
+    if from > NEWEST {
+        return Err(Error::SchemaVersion {
+            found: from,
+            oldest: OLDEST,
+            newest: NEWEST,
+        });
+    }
+    let (lanes, max_payload) = chosen(&mut transaction, install, from).await?;
+    for (name, value) in install.settings(lanes, max_payload) {
+        sqlx::query("select set_config($1, $2, true)")
+            .bind(name)
+            .bind(value)
+            .execute(&mut *transaction)
+            .await?;
+    }
+    create_roles(&mut transaction, install).await?;
+    for (number, text) in MIGRATIONS {
+        // The functions are compiled with the payload's limit: running them again is how it is changed.
+        if *number > from || install.max_payload.is_some() {
+            sqlx::raw_sql(*text).execute(&mut *transaction).await?;
+        }
+    }
+    sqlx::raw_sql(VERSION).execute(&mut *transaction).await?;
+    sqlx::raw_sql(GRANTS).execute(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(Installed {
+        from,
+        to: NEWEST,
+        lanes,
+    })
+}
+
+async fn chosen(connection: &mut PgConnection, install: &Install, from: i32) -> Result<(i32, i64)> {
+    if from == 0 {
+        return Ok((
+            install.lanes.unwrap_or(DEFAULT_LANES),
+            install.max_payload.unwrap_or(DEFAULT_MAX_PAYLOAD),
+        ));
+    }
+    let row = sqlx::query("select postrider.lanes(), postrider.max_payload()")
+        .fetch_one(connection)
+        .await?;
+    let (lanes, max_payload): (i32, i64) = (row.try_get(0)?, row.try_get(1)?);
+    match install.lanes {
+        Some(wanted) if wanted != lanes => Err(Error::Lanes { found: lanes, wanted }),
+        _ => Ok((lanes, install.max_payload.unwrap_or(max_payload))),
+    }
+}
+
+async fn create_roles(connection: &mut PgConnection, install: &Install) -> Result<()> {
+    let missing = sqlx::query(
+        "select wanted, format('create role %I nologin;', wanted) from unnest($1::text[]) wanted
+         where not exists (select from pg_roles where rolname = wanted)",
+    )
+    .bind(install.roles().as_slice())
+    .fetch_all(&mut *connection)
+    .await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let (user, allowed): (String, bool) = sqlx::query_as(
+        "select rolname::text, rolsuper or rolcreaterole from pg_roles where rolname = current_user",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    if !allowed {
+        let column = |index: usize| -> Result<Vec<String>> {
+            missing
+                .iter()
+                .map(|row| row.try_get(index).map_err(Error::from))
+                .collect()
+        };
+        let names = column(0)?;
+        let plural = if names.len() == 1 {
+            "role {} is"
+        } else {
+            "roles {} are"
+        };
+        return Err(Error::Roles {
+            missing: plural.replace("{}", &names.join(", ")),
+            user,
+            statements: column(1)?.join("\n"),
+        });
+    }
+    sqlx::raw_sql(ROLES).execute(connection).await?;
+    Ok(())
+}
+
+/// The installed version, if any.
+pub async fn version(connection: &mut PgConnection) -> Result<Option<i32>> {
+    let installed: bool =
+        sqlx::query_scalar("select to_regprocedure('postrider.schema_version()') is not null")
+            .fetch_one(&mut *connection)
+            .await?;
+    if !installed {
+        return Ok(None);
+    }
+    Ok(Some(
+        sqlx::query_scalar("select postrider.schema_version()")
+            .fetch_one(connection)
+            .await?,
+    ))
+}
+
+/// Refuses a schema this program does not know.
+pub async fn check_version(connection: &mut PgConnection) -> Result<()> {
+    match version(connection).await? {
+        None => Err(Error::NotInstalled),
+        Some(found) if found < OLDEST || found > NEWEST => Err(Error::SchemaVersion {
+            found,
+            oldest: OLDEST,
+            newest: NEWEST,
+        }),
+        Some(_) => Ok(()),
+    }
+}
+
+/// The whole installation as one script for psql or another migration tool.
+pub fn script(install: &Install) -> String {
+    let mut script = String::from("-- The postrider schema. May be run again.\nbegin;\n\n");
+    script += BEGIN;
+    script += "\n";
+    let lanes = install.lanes.unwrap_or(DEFAULT_LANES);
+    for (name, value) in install.settings(lanes, install.max_payload.unwrap_or(DEFAULT_MAX_PAYLOAD)) {
+        script += &format!(
+            "select set_config('{name}', '{}', true);\n",
+            value.replace('\'', "''")
+        );
+    }
+    for text in [ROLES]
+        .into_iter()
+        .chain(MIGRATIONS.iter().map(|(_, text)| *text))
+    {
+        script += "\n";
+        script += text;
+    }
+    script += "\n";
+    script += VERSION;
+    script += ";\n\n";
+    script += GRANTS;
+    script += "\ncommit;\n";
+    script
+}

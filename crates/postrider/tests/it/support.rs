@@ -1,0 +1,118 @@
+//! Databases with the schema installed, and small helpers every test uses.
+
+use std::time::Duration;
+
+use postrider::log::{Batch, Reader, ReaderOptions, Start};
+use postrider::schema::{self, Install};
+use postrider_testkit::{Database, PostgresServer, Settings, Template, Version, postgres, postgres_with};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection};
+
+/// Long enough for anything that is going to happen at all on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A fresh database with the schema, on the default server.
+pub async fn database() -> Database {
+    database_on(&postgres(Version::default()).await.unwrap()).await
+}
+
+/// A fresh database with the schema, on this version.
+pub async fn database_of(version: Version) -> Database {
+    database_on(&postgres(version).await.unwrap()).await
+}
+
+/// A fresh database with the schema, on a server that allows prepared transactions.
+pub async fn database_with_prepared_transactions(version: Version) -> Database {
+    database_on(
+        &postgres_with(version, Settings::with_prepared_transactions())
+            .await
+            .unwrap(),
+    )
+    .await
+}
+
+/// A fresh database with the schema and one lane: one total order.
+pub async fn database_with_one_lane() -> Database {
+    let template = Template::new("postrider_one_lane", |url| async move {
+        install(
+            &url,
+            &Install {
+                lanes: Some(1),
+                ..Install::default()
+            },
+        )
+        .await
+    });
+    postgres(Version::default())
+        .await
+        .unwrap()
+        .database(&template)
+        .await
+        .unwrap()
+}
+
+/// A fresh database with the schema on any server.
+pub async fn database_on(server: &PostgresServer) -> Database {
+    let template = Template::new("postrider", |url| async move {
+        install(&url, &Install::default()).await
+    });
+    server.database(&template).await.unwrap()
+}
+
+async fn install(url: &str, install: &Install) -> anyhow::Result<()> {
+    let mut connection = PgConnection::connect(url).await?;
+    schema::install(&mut connection, install).await?;
+    connection.close().await?;
+    Ok(())
+}
+
+pub fn options(database: &Database) -> PgConnectOptions {
+    database.url().parse().unwrap()
+}
+
+/// A reader that begins with the first event and gives up its lanes after a second.
+pub fn reading(sink: &str) -> ReaderOptions {
+    ReaderOptions {
+        start: Start::Earliest,
+        lease: Duration::from_secs(1),
+        ..ReaderOptions::new(sink)
+    }
+}
+
+pub async fn open(database: &Database, options: ReaderOptions) -> Reader {
+    Reader::open(self::options(database), options).await.unwrap()
+}
+
+/// The next batch, or a panic if none comes.
+pub async fn next(reader: &mut Reader) -> Batch {
+    tokio::time::timeout(PATIENCE, reader.next())
+        .await
+        .expect("no event came")
+        .unwrap()
+}
+
+/// Reads and settles until `count` events are in hand; their types in the order they came.
+pub async fn read_types(reader: &mut Reader, count: usize) -> Vec<String> {
+    let mut types = Vec::new();
+    while types.len() < count {
+        let batch = next(reader).await;
+        types.extend(batch.records().map(|record| record.r#type.clone()));
+        reader.settle(&batch).await.unwrap();
+    }
+    types
+}
+
+/// Emits in whatever transaction the connection is in.
+pub async fn emit(connection: &mut PgConnection, event_type: &str, key: &str) {
+    sqlx::query("select postrider.emit($1, '{}', key => $2)")
+        .bind(event_type)
+        .bind(key)
+        .execute(connection)
+        .await
+        .unwrap();
+}
+
+/// Runs statements that need no answer.
+pub async fn run(connection: &mut PgConnection, statements: &'static str) {
+    sqlx::raw_sql(statements).execute(connection).await.unwrap();
+}
