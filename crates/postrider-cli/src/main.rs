@@ -1,2 +1,16 @@
+//! `postrider`: installs the log in a database and looks after it.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod bytes;
+mod cli;
+mod commands;
+mod connect;
+mod exit;
+mod failure;
+mod output;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main().into()
+}

@@ -11,12 +11,14 @@ const ENTER: &str = "select c.before, postrider.set_context($1::text::jsonb)::te
     from (select current_setting('postrider.context', true) as before offset 0) c";
 const LEAVE: &str = "select set_config('postrider.context', coalesce($1::text, ''), true)";
 
-/// Headers for every later event of a transaction, also of those that triggers and other code emit: who started it, its trace.
+/// Headers for every later event of a transaction, also for those that triggers and other code emit: who started it,
+/// its trace.
 ///
-/// It belongs to the transaction, not to the connection, so nothing leaks to the next user of a pool. Rolling back to a
-/// savepoint brings back the context of that moment.
+/// It belongs to the transaction, not to the connection, so nothing leaks to the next user of a pool. Rolling back to
+/// a savepoint brings back the context of that moment.
 ///
 /// ```no_run
+/// # #[cfg(feature = "sqlx")]
 /// # async fn example(pool: &sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// use postrider::{Context, Event};
 ///
@@ -54,10 +56,11 @@ impl Context {
 
     /// Adds these entries for as long as `work` runs, then restores what was there, whether `work` succeeded or not.
     ///
-    /// If `work` fails, its own error is returned, also where it left the transaction unusable. A `scope` whose future is dropped half way
-    /// (a timeout around it) restores nothing: roll back then, as one would anyway.
+    /// If `work` fails, its own error is returned, also where it left the transaction unusable. A `scope` whose future
+    /// is dropped half way (a timeout around it) restores nothing: roll back then, as one would anyway.
     ///
     /// ```no_run
+    /// # #[cfg(feature = "sqlx")]
     /// # async fn example(tx: &mut sqlx::PgTransaction<'_>) -> Result<(), postrider::EmitError> {
     /// use postrider::{Context, Event};
     ///

@@ -39,8 +39,12 @@ pub struct Event {
     pub(crate) headers: Map<String, Value>,
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "`.key(7)` and `.key(order.id)` read better than references"
+)]
 impl Event {
-    /// An event of this type, `order.paid`. The bytes that `payload` serialises to are the bytes that are delivered.
+    /// An event of this type, `order.paid`. The bytes that `payload` serialises to are the bytes that are written.
     pub fn new(r#type: impl Into<String>, payload: &(impl Serialize + ?Sized)) -> Result<Self, EmitError> {
         let r#type = r#type.into();
         match serde_json::value::to_raw_value(payload) {
@@ -69,7 +73,8 @@ impl Event {
         self
     }
 
-    /// Adds a header, or replaces the one of this name. A header wins over the same name in the [`Context`](crate::Context).
+    /// Adds a header, or replaces the one of this name. It wins over the same name in the
+    /// [`Context`](crate::Context).
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
@@ -102,7 +107,12 @@ mod tests {
     fn names_the_event_whose_payload_cannot_be_json() {
         let payload = std::collections::HashMap::from([((1, 2), "a pair cannot name a field")]);
         let error = Event::new("order.paid", &payload).expect_err("not JSON");
-        assert_eq!(error.to_string(), r#"the payload of event "order.paid" cannot be written as JSON: key must be a string"#);
-        assert!(std::error::Error::source(&error).is_some_and(|source| source.is::<serde_json::Error>()));
+        assert_eq!(
+            error.to_string(),
+            r#"the payload of event "order.paid" cannot be written as JSON: key must be a string"#
+        );
+        assert!(
+            std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<serde_json::Error>)
+        );
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod bell;
 pub mod cursor;
+mod driver;
 pub mod error;
 pub mod flush;
 pub mod identity;
@@ -12,6 +13,7 @@ pub mod lease;
 mod link;
 pub mod progress;
 mod reader;
+pub mod rebase;
 mod record;
 pub mod ring;
 pub mod round;

@@ -1,9 +1,11 @@
 //! Emitting events in the caller's own transaction.
 //!
-//! An event is a row that is written beside the rows it speaks of: both are committed or neither is. So there is no connection and no pool
-//! in here, only the [`Transaction`] that the caller has open, of sqlx (feature `sqlx`) or of tokio-postgres (feature `tokio-postgres`).
+//! An event is a row that is written beside the rows it speaks of: both are committed or neither is. So there is no
+//! connection and no pool in here, only the [`Transaction`] that the caller has open, of sqlx (feature `sqlx`) or of
+//! tokio-postgres (feature `tokio-postgres`).
 //!
 //! ```no_run
+//! # #[cfg(feature = "sqlx")]
 //! # async fn example(pool: &sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 //! use postrider::Event;
 //!
@@ -17,7 +19,8 @@
 //!
 //! `with_events`, in the module of each driver, makes the events part of the change, so that they cannot be forgotten.
 //!
-//! Through `PgBouncer` in transaction mode everything here works; sqlx needs `statement_cache_capacity(0)` there, as for any other statement.
+//! Everything here works through PgBouncer in transaction mode. For your own statements sqlx needs `.persistent(false)`
+//! there (or PgBouncer 1.21 with `max_prepared_statements`); `statement_cache_capacity(0)` alone does not help.
 
 mod changed;
 mod emitted;
@@ -37,16 +40,18 @@ pub use transaction::Transaction;
 
 use crate::event::Event;
 
-// The JSON arguments are JSON already: the functions for `json` check them once, those for `text` would check them again.
+// What serde wrote is JSON already: the functions for `json` parse it once, those for `text` would check it as well.
 const EMIT: &str =
     "select postrider.emit($1::text, $2::text::json, $3::text, $4::text, $5::text, $6::text::json)::text";
 const EMIT_MANY: &str = "select postrider.emit_many($1::text::json)::text";
 
-/// Writes an event in the caller's transaction and returns its id. It will be delivered if, and only if, the transaction commits.
+/// Writes an event in the caller's transaction and returns its id. It will be delivered if, and only if, the
+/// transaction commits.
 ///
 /// With [`EmitError::Refused`] the server has aborted the transaction, as after any failed statement.
 pub async fn emit<T: Transaction>(tx: &mut T, event: &Event) -> Result<Uuid, EmitError> {
-    let headers = (!event.headers.is_empty()).then(|| serde_json::Value::Object(event.headers.clone()).to_string());
+    let headers =
+        (!event.headers.is_empty()).then(|| serde_json::Value::Object(event.headers.clone()).to_string());
     let parameters = [
         Some(event.r#type.as_str()),
         Some(event.payload.get()),
@@ -59,13 +64,15 @@ pub async fn emit<T: Transaction>(tx: &mut T, event: &Event) -> Result<Uuid, Emi
     id(ids.pop().flatten())
 }
 
-/// Writes many events in one statement, in the order of the slice, and returns their ids in the same order. All or none are written.
+/// Writes many events in one statement, in the order of the slice, and returns their ids in the same order. All or
+/// none are written.
 pub async fn emit_many<T: Transaction>(tx: &mut T, events: &[Event]) -> Result<Vec<Uuid>, EmitError> {
-    if events.is_empty() {
+    let Some(first) = events.first() else {
         return Ok(Vec::new());
-    }
-    // Payloads were serialised when the events were made: what is left are strings and maps, which cannot fail.
-    let array = serde_json::to_string(events).map_err(EmitError::answer)?;
+    };
+    // Payloads were serialised when the events were made: what is left are strings and maps, which do not fail.
+    let array = serde_json::to_string(events)
+        .map_err(|source| EmitError::Payload { r#type: first.r#type.clone(), source })?;
     tx.column(EMIT_MANY, &[Some(&array)]).await?.into_iter().map(id).collect()
 }
 

@@ -55,12 +55,7 @@ const DEFAULT_MAX_PAYLOAD: i64 = 64 * 1024 * 1024;
 
 impl Install {
     fn roles(&self) -> [&str; 4] {
-        [
-            &self.emit_role,
-            &self.relay_role,
-            &self.consume_role,
-            &self.reader_role,
-        ]
+        [&self.emit_role, &self.relay_role, &self.consume_role, &self.reader_role]
     }
 
     fn settings(&self, lanes: i32, max_payload: i64) -> [(&'static str, String); 6] {
@@ -92,11 +87,7 @@ pub async fn install(connection: &mut PgConnection, install: &Install) -> Result
     sqlx::raw_sql(BEGIN).execute(&mut *transaction).await?;
     let from = version(&mut transaction).await?.unwrap_or(0);
     if from > NEWEST {
-        return Err(Error::SchemaVersion {
-            found: from,
-            oldest: OLDEST,
-            newest: NEWEST,
-        });
+        return Err(Error::SchemaVersion { found: from, oldest: OLDEST, newest: NEWEST });
     }
     let (lanes, max_payload) = chosen(&mut transaction, install, from).await?;
     for (name, value) in install.settings(lanes, max_payload) {
@@ -116,11 +107,7 @@ pub async fn install(connection: &mut PgConnection, install: &Install) -> Result
     sqlx::raw_sql(VERSION).execute(&mut *transaction).await?;
     sqlx::raw_sql(GRANTS).execute(&mut *transaction).await?;
     transaction.commit().await?;
-    Ok(Installed {
-        from,
-        to: NEWEST,
-        lanes,
-    })
+    Ok(Installed { from, to: NEWEST, lanes })
 }
 
 async fn chosen(connection: &mut PgConnection, install: &Install, from: i32) -> Result<(i32, i64)> {
@@ -130,9 +117,7 @@ async fn chosen(connection: &mut PgConnection, install: &Install, from: i32) -> 
             install.max_payload.unwrap_or(DEFAULT_MAX_PAYLOAD),
         ));
     }
-    let row = sqlx::query("select postrider.lanes(), postrider.max_payload()")
-        .fetch_one(connection)
-        .await?;
+    let row = sqlx::query("select postrider.lanes(), postrider.max_payload()").fetch_one(connection).await?;
     let (lanes, max_payload): (i32, i64) = (row.try_get(0)?, row.try_get(1)?);
     match install.lanes {
         Some(wanted) if wanted != lanes => Err(Error::Lanes { found: lanes, wanted }),
@@ -158,17 +143,10 @@ async fn create_roles(connection: &mut PgConnection, install: &Install) -> Resul
     .await?;
     if !allowed {
         let column = |index: usize| -> Result<Vec<String>> {
-            missing
-                .iter()
-                .map(|row| row.try_get(index).map_err(Error::from))
-                .collect()
+            missing.iter().map(|row| row.try_get(index).map_err(Error::from)).collect()
         };
         let names = column(0)?;
-        let plural = if names.len() == 1 {
-            "role {} is"
-        } else {
-            "roles {} are"
-        };
+        let plural = if names.len() == 1 { "role {} is" } else { "roles {} are" };
         return Err(Error::Roles {
             missing: plural.replace("{}", &names.join(", ")),
             user,
@@ -188,22 +166,16 @@ pub async fn version(connection: &mut PgConnection) -> Result<Option<i32>> {
     if !installed {
         return Ok(None);
     }
-    Ok(Some(
-        sqlx::query_scalar("select postrider.schema_version()")
-            .fetch_one(connection)
-            .await?,
-    ))
+    Ok(Some(sqlx::query_scalar("select postrider.schema_version()").fetch_one(connection).await?))
 }
 
 /// Refuses a schema this program does not know.
 pub async fn check_version(connection: &mut PgConnection) -> Result<()> {
     match version(connection).await? {
         None => Err(Error::NotInstalled),
-        Some(found) if found < OLDEST || found > NEWEST => Err(Error::SchemaVersion {
-            found,
-            oldest: OLDEST,
-            newest: NEWEST,
-        }),
+        Some(found) if found < OLDEST || found > NEWEST => {
+            Err(Error::SchemaVersion { found, oldest: OLDEST, newest: NEWEST })
+        }
         Some(_) => Ok(()),
     }
 }
@@ -215,15 +187,9 @@ pub fn script(install: &Install) -> String {
     script += "\n";
     let lanes = install.lanes.unwrap_or(DEFAULT_LANES);
     for (name, value) in install.settings(lanes, install.max_payload.unwrap_or(DEFAULT_MAX_PAYLOAD)) {
-        script += &format!(
-            "select set_config('{name}', '{}', true);\n",
-            value.replace('\'', "''")
-        );
+        script += &format!("select set_config('{name}', '{}', true);\n", value.replace('\'', "''"));
     }
-    for text in [ROLES]
-        .into_iter()
-        .chain(MIGRATIONS.iter().map(|(_, text)| *text))
-    {
+    for text in [ROLES].into_iter().chain(MIGRATIONS.iter().map(|(_, text)| *text)) {
         script += "\n";
         script += text;
     }

@@ -56,18 +56,14 @@ impl Bell {
     /// Listens, and makes sure by a notification to itself that LISTEN is not deaf.
     pub async fn hang(options: &PgConnectOptions, connection: &mut PgConnection, hint: Hint) -> Result<Self> {
         if hint == Hint::Off {
-            return Ok(Self {
-                listener: Err(Silence::Chosen),
-            });
+            return Ok(Self { listener: Err(Silence::Chosen) });
         }
         let prepared: i32 =
             sqlx::query_scalar("select current_setting('max_prepared_transactions')::integer")
                 .fetch_one(&mut *connection)
                 .await?;
         if hint == Hint::Auto && prepared > 0 {
-            return Ok(Self {
-                listener: Err(Silence::PreparedTransactions),
-            });
+            return Ok(Self { listener: Err(Silence::PreparedTransactions) });
         }
         let pool = PgPoolOptions::new()
             .max_connections(1)
@@ -77,9 +73,7 @@ impl Bell {
         listener.eager_reconnect(false);
         listener.listen(CHANNEL).await?;
         let hears = hears_itself(&mut listener, connection).await?;
-        Ok(Self {
-            listener: if hears { Ok(listener) } else { Err(Silence::Deaf) },
-        })
+        Ok(Self { listener: if hears { Ok(listener) } else { Err(Silence::Deaf) } })
     }
 
     /// Why it does not ring, if it does not.
@@ -111,11 +105,7 @@ impl Bell {
 
 async fn hears_itself(listener: &mut PgListener, connection: &mut PgConnection) -> Result<bool> {
     let word = Uuid::now_v7().to_string();
-    sqlx::query("select pg_notify($1, $2)")
-        .bind(CHANNEL)
-        .bind(&word)
-        .execute(connection)
-        .await?;
+    sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(&word).execute(connection).await?;
     let heard = async {
         loop {
             match listener.try_recv().await {
@@ -126,16 +116,12 @@ async fn hears_itself(listener: &mut PgListener, connection: &mut PgConnection) 
             }
         }
     };
-    Ok(tokio::time::timeout(SELF_TEST, heard)
-        .await
-        .unwrap_or(Ok(false))?)
+    Ok(tokio::time::timeout(SELF_TEST, heard).await.unwrap_or(Ok(false))?)
 }
 
 /// Whether a ticket may be taken now: a full notification queue would fail the user's COMMIT.
 pub async fn may_arm(connection: &mut PgConnection) -> Result<bool> {
-    Ok(sqlx::query_scalar("select pg_notification_queue_usage() <= 0.5")
-        .fetch_one(connection)
-        .await?)
+    Ok(sqlx::query_scalar("select pg_notification_queue_usage() <= 0.5").fetch_one(connection).await?)
 }
 
 /// Takes the next ticket, good for `sleep`. Producers stop heeding it afterwards, so that a reader that died asleep does not make
@@ -155,18 +141,14 @@ pub async fn take_ticket(connection: &mut PgConnection, sleep: Duration) -> Resu
 
 /// An xid of our own, younger than the ticket.
 pub async fn take_xid(connection: &mut PgConnection) -> Result<u64> {
-    let xid: String = sqlx::query_scalar("select pg_current_xact_id()::text")
-        .fetch_one(connection)
-        .await?;
+    let xid: String = sqlx::query_scalar("select pg_current_xact_id()::text").fetch_one(connection).await?;
     parse_xid(&xid)
 }
 
 /// Sets `disarmed` to at least `ticket`, under a lock that only readers take.
 pub async fn disarm(connection: &mut PgConnection, ticket: u64) -> Result<()> {
     let mut transaction = connection.begin().await?;
-    sqlx::query("lock table postrider.bell in exclusive mode")
-        .execute(&mut *transaction)
-        .await?;
+    sqlx::query("lock table postrider.bell in exclusive mode").execute(&mut *transaction).await?;
     sqlx::query("select setval('postrider.disarmed', greatest($1, coalesce(pg_sequence_last_value('postrider.disarmed'), 0)))")
         .bind(i64::try_from(ticket).unwrap_or(i64::MAX))
         .execute(&mut *transaction)

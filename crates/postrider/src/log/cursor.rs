@@ -33,36 +33,20 @@ pub struct Late {
 impl Cursor {
     /// A cursor that has looked at everything up to `position` as `snapshot` showed it.
     pub fn new(position: i64, snapshot: Snapshot) -> Self {
-        Self {
-            position,
-            snapshot,
-            late: None,
-            bound: None,
-        }
+        Self { position, snapshot, late: None, bound: None }
     }
 
     /// After the late rows up to and including `seq` of a set read for `target`.
     #[must_use]
     pub fn within_late(&self, target: &Snapshot, seq: i64) -> Self {
-        Self {
-            late: Some(Late {
-                target: Arc::clone(target),
-                position: seq,
-            }),
-            ..self.clone()
-        }
+        Self { late: Some(Late { target: Arc::clone(target), position: seq }), ..self.clone() }
     }
 
     /// After the last late row of a set read for `target`: the snapshot moves even though the position does not. The bound
     /// belongs to the position and stays.
     #[must_use]
     pub fn past_late(&self, target: &Snapshot) -> Self {
-        Self {
-            position: self.position,
-            snapshot: Arc::clone(target),
-            late: None,
-            bound: self.bound,
-        }
+        Self { position: self.position, snapshot: Arc::clone(target), late: None, bound: self.bound }
     }
 
     /// Whether two lanes can be read by one statement.

@@ -61,6 +61,24 @@ pub enum Error {
         what: String,
     },
 
+    /// A rebase while somebody reads.
+    #[error(
+        "readers are at work: {names}; stop them first (one that died is forgotten when its lease has run out, seconds later)"
+    )]
+    ReadersAlive {
+        /// Their names.
+        names: String,
+    },
+
+    /// A rebase while transactions that have written events stay open.
+    #[error(
+        "these transactions have written events and do not end: {transactions}; end them and run `postrider rebase` again"
+    )]
+    WritersOpen {
+        /// Virtual transaction and process of each.
+        transactions: String,
+    },
+
     /// A table or sequence of the log was changed so that events could be lost.
     #[error("the log is not safe to read: {what}; {remedy}")]
     Unsafe {
@@ -79,6 +97,29 @@ pub enum Error {
         sink: String,
         /// The epoch that no longer holds anything.
         epoch: i64,
+    },
+
+    /// The connection that read a batch is gone, and with it the right to settle it.
+    #[error(
+        "sink {sink:?}: the connection that read these records was lost before they were settled; they will be read again"
+    )]
+    ConnectionLost {
+        /// The sink.
+        sink: String,
+    },
+
+    /// The task behind a reader has ended.
+    #[error("the reader of sink {sink:?} has ended; its last error said why: open it again")]
+    ReaderEnded {
+        /// The sink.
+        sink: String,
+    },
+
+    /// A batch was settled before one that was read earlier.
+    #[error("lane {lane} was settled out of order: settle batches in the order in which they were read")]
+    OutOfOrder {
+        /// The lane.
+        lane: i16,
     },
 
     /// A sink lacks the cursor of a lane.
@@ -151,7 +192,10 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Database(error) => is_transient(error),
-            Self::LeaseLost { .. } | Self::NotPrimary | Self::Forgotten { .. } => true,
+            Self::LeaseLost { .. }
+            | Self::ConnectionLost { .. }
+            | Self::NotPrimary
+            | Self::Forgotten { .. } => true,
             _ => false,
         }
     }
@@ -162,10 +206,7 @@ fn is_transient(error: &sqlx::Error) -> bool {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
             // Connection trouble, serialization failures and deadlocks, resources, an operator's hand, lock not available.
-            ["08", "40", "53", "57"]
-                .iter()
-                .any(|class| code.starts_with(class))
-                || code == "55P03"
+            ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)) || code == "55P03"
         }),
         _ => false,
     }

@@ -35,10 +35,7 @@ pub async fn check(connection: &mut PgConnection) -> Result<()> {
 }
 
 async fn check_tables(connection: &mut PgConnection) -> Result<()> {
-    if let Some(table) = sqlx::query_scalar::<_, String>(UNLOGGED)
-        .fetch_optional(&mut *connection)
-        .await?
-    {
+    if let Some(table) = sqlx::query_scalar::<_, String>(UNLOGGED).fetch_optional(&mut *connection).await? {
         return Err(Error::Unsafe {
             remedy: format!("alter table {table} set logged;"),
             what: format!("table {table} is not logged: a crash would empty it"),
@@ -82,13 +79,22 @@ async fn check_numbers(connection: &mut PgConnection) -> Result<()> {
     Ok(())
 }
 
+/// The system identifier that a rebase leaves until its end; no cluster has it.
+const UNFINISHED: i64 = 0;
+
+async fn cluster(connection: &mut PgConnection) -> Result<(i64, i64)> {
+    Ok(sqlx::query_as(CLUSTER).fetch_one(connection).await?)
+}
+
 async fn check_cluster(connection: &mut PgConnection) -> Result<()> {
-    let row = sqlx::query(CLUSTER).fetch_one(&mut *connection).await?;
-    let (system, timeline): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let (system, timeline) = cluster(connection).await?;
     let known = sqlx::query_as::<_, (i64, i64)>("select system_identifier, timeline from postrider.identity")
         .fetch_optional(&mut *connection)
         .await?;
     match known {
+        Some((UNFINISHED, _)) => {
+            Err(Error::Rebase { what: "a rebase was begun and has not ended".to_owned() })
+        }
         Some((known, _)) if known != system => Err(Error::Rebase {
             what: format!("the log belongs to cluster {known}, this is cluster {system}"),
         }),
@@ -103,6 +109,29 @@ async fn remember(connection: &mut PgConnection, system: i64, timeline: i64) -> 
         "insert into postrider.identity (system_identifier, timeline) values ($1, $2)
          on conflict (only_row) do update set timeline = excluded.timeline
          where identity.system_identifier = excluded.system_identifier",
+    )
+    .bind(system)
+    .bind(timeline)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Refuses every reader until [`replace`].
+pub(super) async fn mark_unfinished(connection: &mut PgConnection) -> Result<()> {
+    overwrite(connection, UNFINISHED, 0).await
+}
+
+/// From now on the log belongs to this cluster.
+pub(super) async fn replace(connection: &mut PgConnection) -> Result<()> {
+    let (system, timeline) = cluster(connection).await?;
+    overwrite(connection, system, timeline).await
+}
+
+async fn overwrite(connection: &mut PgConnection, system: i64, timeline: i64) -> Result<()> {
+    sqlx::query(
+        "insert into postrider.identity (system_identifier, timeline) values ($1, $2)
+         on conflict (only_row) do update set system_identifier = excluded.system_identifier, timeline = excluded.timeline",
     )
     .bind(system)
     .bind(timeline)

@@ -3,18 +3,45 @@
 use std::collections::BTreeMap;
 
 use super::cursor::Cursor;
+use super::error::{Error, Result};
 use super::round::Page;
 
 /// One lane in memory. Lives no longer than the connection that read it: after a crash the server hands out the same xids
 /// and seqs again, and only the stored cursor knows which.
 #[derive(Debug, Clone)]
 struct Lane {
-    /// Everything up to here was read.
+    /// The epoch in which it came to us: what was read before it was lost and came back must not be settled now.
+    since: i64,
+    /// Everything up to here was read, and how many records that were.
     read: Cursor,
-    /// Everything up to here is delivered.
+    read_count: u64,
+    /// Everything up to here is delivered, and how many records that were.
     settled: Cursor,
-    /// Records read and not settled.
-    in_flight: usize,
+    settled_count: u64,
+}
+
+/// Where a page belongs: what settling it needs to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    since: i64,
+    /// Number of records that were read from the lane before this page.
+    before: u64,
+}
+
+/// How far a page is delivered.
+#[derive(Debug, Clone)]
+pub struct Settling {
+    place: Place,
+    delivered: u64,
+    cursor: Cursor,
+}
+
+impl Place {
+    /// The first `delivered` records of the page are.
+    pub fn settling(self, page: &Page, delivered: usize) -> Settling {
+        let delivered = delivered.min(page.records.len());
+        Settling { place: self, delivered: delivered as u64, cursor: page.cursor_after(delivered) }
+    }
 }
 
 /// All lanes a reader holds for one sink.
@@ -25,15 +52,17 @@ pub struct Lanes {
 
 impl Lanes {
     /// Takes over the lanes of a new epoch: what was held before goes on where it is in memory, the others start as stored.
-    pub fn adopt(&mut self, stored: BTreeMap<i16, Cursor>) {
+    pub fn adopt(&mut self, epoch: i64, stored: BTreeMap<i16, Cursor>) {
         let mut before = std::mem::take(&mut self.lanes);
         self.lanes = stored
             .into_iter()
             .map(|(number, cursor)| {
                 let lane = before.remove(&number).unwrap_or_else(|| Lane {
+                    since: epoch,
                     read: cursor.clone(),
+                    read_count: 0,
                     settled: cursor,
-                    in_flight: 0,
+                    settled_count: 0,
                 });
                 (number, lane)
             })
@@ -59,7 +88,7 @@ impl Lanes {
     pub fn busy(&self) -> Vec<i16> {
         self.lanes
             .iter()
-            .filter(|(_, lane)| lane.in_flight > 0)
+            .filter(|(_, lane)| lane.read_count > lane.settled_count)
             .map(|(number, _)| *number)
             .collect()
     }
@@ -68,12 +97,9 @@ impl Lanes {
     pub fn groups(&self) -> Vec<BTreeMap<i16, Cursor>> {
         let mut groups: Vec<BTreeMap<i16, Cursor>> = Vec::new();
         for (&number, lane) in &self.lanes {
-            let group = groups.iter_mut().find(|group| {
-                group
-                    .values()
-                    .next()
-                    .is_some_and(|first| first.reads_with(&lane.read))
-            });
+            let group = groups
+                .iter_mut()
+                .find(|group| group.values().next().is_some_and(|first| first.reads_with(&lane.read)));
             match group {
                 Some(group) => drop(group.insert(number, lane.read.clone())),
                 None => groups.push(BTreeMap::from([(number, lane.read.clone())])),
@@ -83,35 +109,33 @@ impl Lanes {
     }
 
     /// Takes note of a page that was read.
-    pub fn on_read(&mut self, number: i16, page: &Page) {
-        if let Some(lane) = self.lanes.get_mut(&number) {
-            lane.read = page.end.clone();
-            lane.in_flight += page.records.len();
-            if lane.in_flight == 0 {
-                lane.settled = lane.read.clone();
-            }
-        }
+    pub fn on_read(&mut self, number: i16, page: &Page) -> Option<Place> {
+        let lane = self.lanes.get_mut(&number)?;
+        let place = Place { since: lane.since, before: lane.read_count };
+        lane.read = page.end.clone();
+        lane.read_count += page.records.len() as u64;
+        lane.settle_if_idle();
+        Some(place)
     }
 
-    /// Takes note that the first `delivered` records of a page are delivered; answers whether the lane is still ours.
-    pub fn on_delivered(&mut self, number: i16, page: &Page, delivered: usize) -> bool {
-        let Some(lane) = self.lanes.get_mut(&number) else {
-            return false;
+    /// Takes note that a page is delivered as far as `settling` says, and everything before it. Answers whether the lane is still
+    /// the one it was read from.
+    pub fn on_delivered(&mut self, number: i16, settling: &Settling) -> Result<bool> {
+        let Some(lane) = self.lanes.get_mut(&number).filter(|lane| lane.since == settling.place.since) else {
+            return Ok(false);
         };
-        lane.settled = page.cursor_after(delivered);
-        lane.in_flight = lane.in_flight.saturating_sub(delivered.min(page.records.len()));
-        if lane.in_flight == 0 {
-            lane.settled = lane.read.clone();
+        if settling.place.before > lane.settled_count {
+            return Err(Error::OutOfOrder { lane: number });
         }
-        true
+        lane.settled = settling.cursor.clone();
+        lane.settled_count = settling.place.before + settling.delivered;
+        lane.settle_if_idle();
+        Ok(true)
     }
 
     /// What is to be stored.
     pub fn settled(&self) -> BTreeMap<i16, Cursor> {
-        self.lanes
-            .iter()
-            .map(|(number, lane)| (*number, lane.settled.clone()))
-            .collect()
+        self.lanes.iter().map(|(number, lane)| (*number, lane.settled.clone())).collect()
     }
 
     /// A transaction of our own began after everything that was read so far.
@@ -119,6 +143,15 @@ impl Lanes {
         for lane in self.lanes.values_mut() {
             lane.read.bound.get_or_insert(xid);
             lane.settled.bound.get_or_insert(xid);
+        }
+    }
+}
+
+impl Lane {
+    /// With nothing in flight, everything that was read is settled, also where there was nothing to deliver.
+    fn settle_if_idle(&mut self) {
+        if self.read_count == self.settled_count {
+            self.settled = self.read.clone();
         }
     }
 }

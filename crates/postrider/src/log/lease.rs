@@ -55,16 +55,10 @@ pub async fn balance(
     .bind(tenure.sink)
     .fetch_all(&mut *transaction)
     .await?;
-    let holders = stored
-        .iter()
-        .map(|(&lane, stored)| (lane, stored.owner.filter(|_| stored.alive)))
-        .collect();
+    let holders =
+        stored.iter().map(|(&lane, stored)| (lane, stored.owner.filter(|_| stored.alive))).collect();
     let decision = share::decide(reader, &holders, &alive);
-    let released: Vec<i16> = decision
-        .release
-        .into_iter()
-        .filter(|lane| !busy.contains(lane))
-        .collect();
+    let released: Vec<i16> = decision.release.into_iter().filter(|lane| !busy.contains(lane)).collect();
     let kept = |lane: i16, owner: Option<Uuid>| owner == Some(reader) && !released.contains(&lane);
     let cursors: BTreeMap<i16, Cursor> = stored
         .iter()
@@ -94,11 +88,7 @@ pub async fn balance(
     .bind(&released)
     .execute(&mut *transaction)
     .await?;
-    let mut new = Tenure {
-        epoch,
-        number: 0,
-        ..tenure.clone()
-    };
+    let mut new = Tenure { epoch, number: 0, ..tenure.clone() };
     if !cursors.is_empty() {
         // Cursors are complete from birth: the first row of an epoch holds all its lanes.
         progress::append(&mut transaction, &mut new, &cursors).await?;

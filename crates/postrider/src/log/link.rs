@@ -7,24 +7,34 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::bell::{self, Bell};
+use super::bell::Bell;
 use super::error::{Error, Result};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Place, Settling};
 use super::progress::{self, Tenure};
 use super::reader::ReaderOptions;
-use super::round::{self, Page};
+use super::round::{self, Page, Round};
 use super::wake::Sleeper;
 use super::{flush, identity, lease, ring, session, sink};
 
-const SWEEP: Duration = Duration::from_secs(60);
+/// Pages with records, by lane.
+pub(super) type Found = BTreeMap<i16, (Place, Page)>;
+
+/// What was read and is not known to be durable yet.
+struct Unreleased {
+    found: Found,
+    inserted: u64,
+    flushed: u64,
+}
 
 pub(super) struct Link {
+    pub(super) id: Uuid,
     pub(super) connection: PgConnection,
     pub(super) bell: Bell,
     pub(super) sleeper: Sleeper,
     pub(super) tenure: Tenure,
     pub(super) lanes: Lanes,
     all_lanes: usize,
+    unreleased: Option<Unreleased>,
     /// By our own monotonic clock, from before the heartbeat was sent: the server cannot have counted longer.
     lease_ends: Instant,
     next_heartbeat: Instant,
@@ -41,20 +51,20 @@ impl Link {
         identity::check(&mut connection).await?;
         let tenure = sink::open(&mut connection, &options.sink, options.start).await?;
         let bell = Bell::hang(database, &mut connection, options.hint).await?;
-        let lanes: i32 = sqlx::query_scalar("select postrider.lanes()")
-            .fetch_one(&mut connection)
-            .await?;
+        let lanes: i32 = sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut connection).await?;
         let now = Instant::now();
         let mut link = Self {
+            id: Uuid::now_v7(),
             connection,
             bell,
             sleeper: Sleeper::default(),
             tenure,
             lanes: Lanes::default(),
             all_lanes: usize::try_from(lanes).unwrap_or_default(),
+            unreleased: None,
             lease_ends: now,
             next_heartbeat: now,
-            next_sweep: now + SWEEP,
+            next_sweep: now + options.sweep,
         };
         // Lanes that this reader held through an earlier connection are its own again at once.
         link.keep_alive(options, reader).await?;
@@ -73,17 +83,11 @@ impl Link {
             return Ok(false);
         }
         self.next_heartbeat = now + options.lease / 3;
-        lease::heartbeat(
-            &mut self.connection,
-            reader,
-            &options.name,
-            self.tenure.sink,
-            options.lease,
-        )
-        .await?;
+        lease::heartbeat(&mut self.connection, reader, &options.name, self.tenure.sink, options.lease)
+            .await?;
         self.lease_ends = now + options.lease;
         if now >= self.next_sweep {
-            self.next_sweep = now + SWEEP;
+            self.next_sweep = now + options.sweep;
             identity::check(&mut self.connection).await?;
             ring::turn(&mut self.connection, options.retention).await?;
             ring::turn_progress(&mut self.connection).await?;
@@ -92,68 +96,80 @@ impl Link {
         let Some((tenure, cursors)) = change else {
             return Ok(false);
         };
+        self.lanes.adopt(tenure.epoch, cursors);
         self.tenure = tenure;
-        self.lanes.adopt(cursors);
         Ok(true)
     }
 
     /// Reads one round over all lanes. Answers the pages that have records, and the xmin of the round's snapshot.
-    pub(super) async fn look(&mut self, page: i64) -> Result<(BTreeMap<i16, Page>, u64)> {
-        let groups = self.lanes.groups();
-        let mut found = BTreeMap::new();
-        let (mut xmin, mut inserted, mut flushed) = (u64::MAX, 0, u64::MAX);
-        let mut take = |lanes: &mut Lanes, round: round::Round| {
-            xmin = xmin.min(round.facts.xmin);
-            inserted = inserted.max(round.facts.inserted);
-            flushed = flushed.min(round.facts.flushed);
-            for (lane, page) in round.pages {
-                lanes.on_read(lane, &page);
-                if !page.records.is_empty() {
-                    found.insert(lane, page);
+    ///
+    /// May be dropped at any await: the lanes move only together with what is kept for the next call.
+    pub(super) async fn look(&mut self, page: i64) -> Result<(Found, u64)> {
+        let mut xmin = u64::MAX;
+        if self.unreleased.is_none() {
+            let rounds = self.read(page).await?;
+            let mut unreleased = Unreleased { found: Found::new(), inserted: 0, flushed: u64::MAX };
+            for round in rounds {
+                xmin = xmin.min(round.facts.xmin);
+                unreleased.inserted = unreleased.inserted.max(round.facts.inserted);
+                unreleased.flushed = unreleased.flushed.min(round.facts.flushed);
+                for (lane, page) in round.pages {
+                    let place = self.lanes.on_read(lane, &page);
+                    if let (Some(place), false) = (place, page.records.is_empty()) {
+                        unreleased.found.insert(lane, (place, page));
+                    }
                 }
             }
-        };
-        if let [group] = groups.as_slice() {
-            let round = round::read(&mut self.connection, round::READ, self.all_lanes, group, page).await?;
-            take(&mut self.lanes, round);
-        } else {
-            // Lanes that were settled at different moments come together by being read under one snapshot.
-            let mut together = self
-                .connection
-                .begin_with("begin isolation level repeatable read read only")
-                .await?;
-            for group in &groups {
-                let round = round::read(&mut together, round::READ, self.all_lanes, group, page).await?;
-                take(&mut self.lanes, round);
+            if unreleased.found.is_empty() {
+                return Ok((Found::new(), xmin));
             }
-            together.commit().await?;
+            self.unreleased = Some(unreleased);
         }
-        if !found.is_empty() {
-            flush::until_durable(&mut self.connection, inserted, flushed).await?;
-            // What was read under a lease that has run out may be somebody else's by now.
-            if Instant::now() > self.lease_ends {
-                return Err(self.lost());
-            }
+        if let Some(unreleased) = &self.unreleased {
+            flush::until_durable(&mut self.connection, unreleased.inserted, unreleased.flushed).await?;
         }
-        Ok((found, xmin))
+        // What was read under a lease that has run out may be somebody else's by now.
+        if Instant::now() > self.lease_ends {
+            return Err(self.lost());
+        }
+        Ok((self.unreleased.take().map(|unreleased| unreleased.found).unwrap_or_default(), xmin))
     }
 
-    /// Stores the settled cursors.
-    pub(super) async fn settle(&mut self) -> Result<()> {
+    async fn read(&mut self, page: i64) -> Result<Vec<Round>> {
+        let groups = self.lanes.groups();
+        if let [group] = groups.as_slice() {
+            return Ok(vec![
+                round::read(&mut self.connection, round::READ, self.all_lanes, group, page).await?,
+            ]);
+        }
+        // Lanes that were settled at different moments come together by being read under one snapshot.
+        let mut together =
+            self.connection.begin_with("begin isolation level repeatable read read only").await?;
+        let mut rounds = Vec::with_capacity(groups.len());
+        for group in &groups {
+            rounds.push(round::read(&mut together, round::READ, self.all_lanes, group, page).await?);
+        }
+        together.commit().await?;
+        Ok(rounds)
+    }
+
+    /// Stores what is delivered. An error if one of the lanes is not ours any more: its records may be delivered by others too.
+    pub(super) async fn settle(&mut self, delivered: &[(i16, Settling)]) -> Result<()> {
+        let mut ours = true;
+        for (lane, settling) in delivered {
+            ours &= self.lanes.on_delivered(*lane, settling)?;
+        }
         let settled = progress::append(&mut self.connection, &mut self.tenure, &self.lanes.settled()).await?;
         self.lanes.bound_by(settled.bound);
         self.lanes.keep_only(&settled.lanes);
-        Ok(())
-    }
-
-    pub(super) fn lost(&self) -> Error {
-        Error::LeaseLost {
-            sink: self.tenure.name.clone(),
-            epoch: self.tenure.epoch,
+        if ours && delivered.iter().all(|(lane, _)| settled.lanes.contains(lane)) {
+            Ok(())
+        } else {
+            Err(self.lost())
         }
     }
 
-    pub(super) async fn take_ticket(&mut self, sleep: Duration) -> Result<u64> {
-        bell::take_ticket(&mut self.connection, sleep).await
+    fn lost(&self) -> Error {
+        Error::LeaseLost { sink: self.tenure.name.clone(), epoch: self.tenure.epoch }
     }
 }

@@ -52,15 +52,9 @@ pub async fn append(
         .bind(columns.bounds)
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| Error::LeaseLost {
-            sink: tenure.name.clone(),
-            epoch: tenure.epoch,
-        })?;
+        .ok_or_else(|| Error::LeaseLost { sink: tenure.name.clone(), epoch: tenure.epoch })?;
     tenure.number += 1;
-    Ok(Settled {
-        bound: parse_xid(row.try_get(0)?)?,
-        lanes: row.try_get(1)?,
-    })
+    Ok(Settled { bound: parse_xid(row.try_get(0)?)?, lanes: row.try_get(1)? })
 }
 
 /// A cursor as stored, with who holds its lane.
@@ -78,19 +72,13 @@ pub struct Stored {
 
 /// Loads the cursors that count for a sink.
 pub async fn load(connection: &mut PgConnection, sink: i32, name: &str) -> Result<BTreeMap<i16, Stored>> {
-    let rows = sqlx::query(include_str!("sql/cursors.sql"))
-        .bind(sink)
-        .fetch_all(connection)
-        .await?;
+    let rows = sqlx::query(include_str!("sql/cursors.sql")).bind(sink).fetch_all(connection).await?;
     rows.iter().map(|row| stored(row, name)).collect()
 }
 
 fn stored(row: &PgRow, name: &str) -> Result<(i16, Stored)> {
     let lane = row.try_get("lane")?;
-    let missing = || Error::CursorMissing {
-        sink: name.to_owned(),
-        lane,
-    };
+    let missing = || Error::CursorMissing { sink: name.to_owned(), lane };
     let snapshot: Option<String> = row.try_get("snapshot")?;
     let target: Option<String> = row.try_get("target")?;
     let late_position: Option<i64> = row.try_get("late_position")?;
@@ -98,10 +86,7 @@ fn stored(row: &PgRow, name: &str) -> Result<(i16, Stored)> {
         position: row.try_get::<Option<i64>, _>("position")?.ok_or_else(missing)?,
         snapshot: Arc::from(snapshot.ok_or_else(missing)?),
         late: match (target, late_position) {
-            (Some(target), Some(position)) => Some(Late {
-                target: Arc::from(target),
-                position,
-            }),
+            (Some(target), Some(position)) => Some(Late { target: Arc::from(target), position }),
             _ => None,
         },
         bound: Some(parse_xid(row.try_get("bound")?)?),
@@ -117,9 +102,7 @@ fn stored(row: &PgRow, name: &str) -> Result<(i16, Stored)> {
 
 /// An xid8 in its text form.
 pub(crate) fn parse_xid(text: &str) -> Result<u64> {
-    text.parse().map_err(|_| Error::Xid {
-        text: text.to_owned(),
-    })
+    text.parse().map_err(|_| Error::Xid { text: text.to_owned() })
 }
 
 /// Cursors as the arrays of a progress row, each distinct snapshot once.
@@ -137,20 +120,15 @@ impl Columns {
     fn of(cursors: &BTreeMap<i16, Cursor>) -> Self {
         let mut snapshots: Vec<Snapshot> = Vec::new();
         let mut place = |wanted: &Snapshot| -> i32 {
-            let index = snapshots
-                .iter()
-                .position(|known| known == wanted)
-                .unwrap_or_else(|| {
-                    snapshots.push(Arc::clone(wanted));
-                    snapshots.len() - 1
-                });
+            let index = snapshots.iter().position(|known| known == wanted).unwrap_or_else(|| {
+                snapshots.push(Arc::clone(wanted));
+                snapshots.len() - 1
+            });
             i32::try_from(index + 1).unwrap_or(i32::MAX)
         };
         let snapshot_of = cursors.values().map(|cursor| place(&cursor.snapshot)).collect();
-        let target_of = cursors
-            .values()
-            .map(|cursor| cursor.late.as_ref().map(|late| place(&late.target)))
-            .collect();
+        let target_of =
+            cursors.values().map(|cursor| cursor.late.as_ref().map(|late| place(&late.target))).collect();
         Self {
             lanes: cursors.keys().copied().collect(),
             positions: cursors.values().map(|cursor| cursor.position).collect(),
@@ -161,10 +139,7 @@ impl Columns {
             snapshots: snapshots.iter().map(|snapshot| snapshot.to_string()).collect(),
             snapshot_of,
             target_of,
-            bounds: cursors
-                .values()
-                .map(|cursor| cursor.bound.map(|bound| bound.to_string()))
-                .collect(),
+            bounds: cursors.values().map(|cursor| cursor.bound.map(|bound| bound.to_string())).collect(),
         }
     }
 }

@@ -1,21 +1,19 @@
 //! A reader: every committed event once, in order per key, from the lanes it holds.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rand::RngExt;
 use sqlx::postgres::PgConnectOptions;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::bell::{self, Heard, Hint, Silence};
+use super::bell::{Hint, Silence};
+use super::driver::{Command, Driver, State};
 use super::error::{Error, Result};
-use super::lease;
-use super::link::Link;
+use super::link::Found;
 use super::record::Record;
 use super::ring::Retention;
-use super::round::Page;
 use super::sink::Start;
-use super::wake::{Action, Event, Sleeper};
 
 /// How a reader reads.
 #[derive(Debug, Clone)]
@@ -36,6 +34,8 @@ pub struct ReaderOptions {
     pub hint: Hint,
     /// How long delivered events are kept.
     pub retention: Retention,
+    /// How often the log is checked and the ring turned.
+    pub sweep: Duration,
 }
 
 impl ReaderOptions {
@@ -50,6 +50,7 @@ impl ReaderOptions {
             idle: (Duration::from_millis(5), Duration::from_secs(2)),
             hint: Hint::default(),
             retention: Retention::default(),
+            sweep: Duration::from_secs(60),
         }
     }
 }
@@ -57,26 +58,25 @@ impl ReaderOptions {
 /// Records of several lanes, read together.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    epoch: i64,
-    pages: BTreeMap<i16, Page>,
+    /// The connection that read it: cursors in memory do not outlive theirs.
+    pub(super) link: Uuid,
+    pub(super) pages: Found,
 }
 
 impl Batch {
     /// Lane by lane, in delivery order inside each.
     pub fn records(&self) -> impl Iterator<Item = &Record> {
-        self.pages.values().flat_map(|page| &page.records)
+        self.pages.values().flat_map(|(_, page)| &page.records)
     }
 
     /// The records of each lane.
     pub fn lanes(&self) -> impl Iterator<Item = (i16, &[Record])> {
-        self.pages
-            .iter()
-            .map(|(lane, page)| (*lane, page.records.as_slice()))
+        self.pages.iter().map(|(lane, (_, page))| (*lane, page.records.as_slice()))
     }
 
     /// Number of records.
     pub fn len(&self) -> usize {
-        self.pages.values().map(|page| page.records.len()).sum()
+        self.pages.values().map(|(_, page)| page.records.len()).sum()
     }
 
     /// Never true for a batch that a reader handed out.
@@ -87,216 +87,84 @@ impl Batch {
 
 /// Reads the log for one sink. Any number of readers of one sink share its lanes.
 ///
-/// What [`next`](Self::next) hands out is durable and stays unsettled until [`settle`](Self::settle): a reader that dies in
-/// between, or is silent for longer than its lease, has its unsettled records read again by whoever takes over.
+/// What [`next`](Self::next) hands out is durable and stays unsettled until [`settle`](Self::settle). The work is done by a task
+/// of its own, which keeps the lease while you are busy and reads one batch ahead; dropping the reader ends it like a crash
+/// (what was unsettled is read again by whoever takes over), [`close`](Self::close) hands the lanes back at once.
+///
+/// All methods may be cancelled: nothing that was read is lost by dropping a future.
 pub struct Reader {
-    database: PgConnectOptions,
-    options: ReaderOptions,
-    id: Uuid,
-    link: Option<Link>,
-    failures: u32,
-    idle_rounds: u32,
-    /// The end of the pause or sleep it is in.
-    resting_until: Option<Instant>,
+    sink: String,
+    batches: mpsc::Receiver<Result<Batch>>,
+    commands: mpsc::Sender<Command>,
+    state: watch::Receiver<State>,
+    task: JoinHandle<()>,
 }
 
 impl Reader {
     /// Connects, checks that this is the database the cursors were made in, and takes its share of the lanes.
     pub async fn open(database: PgConnectOptions, options: ReaderOptions) -> Result<Self> {
-        let id = Uuid::now_v7();
-        let link = Link::connect(&database, &options, id).await?;
-        Ok(Self {
-            database,
-            options,
-            id,
-            link: Some(link),
-            failures: 0,
-            idle_rounds: 0,
-            resting_until: None,
-        })
+        let sink = options.sink.clone();
+        let (batch_sender, batches) = mpsc::channel(1);
+        let (commands, command_receiver) = mpsc::channel(1);
+        let (state_sender, state) = watch::channel(State::default());
+        let driver = Driver::connect(database, options, batch_sender, command_receiver, state_sender).await?;
+        Ok(Self { sink, batches, commands, state, task: tokio::spawn(driver.run()) })
     }
 
-    /// Waits for the next records. Reconnects by itself; an error is one that needs a person.
+    /// Waits for the next records. Reconnects by itself; an error is one that needs a person, and ends the reader.
     pub async fn next(&mut self) -> Result<Batch> {
-        loop {
-            match self.step().await {
-                Ok(Some(batch)) => {
-                    self.failures = 0;
-                    return Ok(batch);
-                }
-                Ok(None) => self.failures = 0,
-                Err(error) if error.is_transient() => self.fail(&error).await,
-                Err(error) => return Err(error),
-            }
-        }
+        self.batches.recv().await.unwrap_or_else(|| Err(self.gone()))
     }
 
-    /// Settles all records of a batch.
+    /// Settles all records of a batch. Batches are settled in the order in which they were read.
     pub async fn settle(&mut self, batch: &Batch) -> Result<()> {
         self.settle_first(batch, |_, page| page.len()).await
     }
 
-    /// Settles, of each lane, the first records that `delivered` says.
+    /// Settles, of each lane, the first records that `delivered` says. May be called again for the same batch with more.
     pub async fn settle_first(
         &mut self,
         batch: &Batch,
         delivered: impl Fn(i16, &[Record]) -> usize,
     ) -> Result<()> {
-        let lost = || Error::LeaseLost {
-            sink: self.options.sink.clone(),
-            epoch: batch.epoch,
-        };
-        let link = self
-            .link
-            .as_mut()
-            .filter(|link| link.tenure.epoch == batch.epoch)
-            .ok_or_else(lost)?;
-        for (&lane, page) in &batch.pages {
-            link.lanes
-                .on_delivered(lane, page, delivered(lane, &page.records));
-        }
-        match link.settle().await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // Whether it was stored is unknown: only what is stored counts from here on.
-                self.link = None;
-                Err(error)
-            }
-        }
+        let cursors = batch
+            .pages
+            .iter()
+            .map(|(&lane, (place, page))| (lane, place.settling(page, delivered(lane, &page.records))));
+        let (reply, answer) = oneshot::channel();
+        let settle = Command::Settle { link: batch.link, cursors: cursors.collect(), reply };
+        self.commands.send(settle).await.map_err(|_| self.gone())?;
+        answer.await.unwrap_or_else(|_| Err(self.gone()))
     }
 
     /// The lanes it holds at the moment.
     pub fn lanes(&self) -> Vec<i16> {
-        self.link
-            .as_ref()
-            .map(|link| link.lanes.numbers())
-            .unwrap_or_default()
+        self.state.borrow().lanes.clone()
     }
 
     /// Why producers do not wake this reader, if they do not.
     pub fn silence(&self) -> Option<Silence> {
-        self.link.as_ref().and_then(|link| link.bell.silence())
+        self.state.borrow().silence
     }
 
     /// Hands the lanes back, so that others need not wait for the lease to run out.
     pub async fn close(mut self) -> Result<()> {
-        match &mut self.link {
-            Some(link) => lease::release(&mut link.connection, self.id).await,
-            None => Ok(()),
-        }
-    }
-
-    /// One step of the wake-up protocol: at most one statement or one wait.
-    async fn step(&mut self) -> Result<Option<Batch>> {
-        let link = match &mut self.link {
-            Some(link) => link,
-            none => none.insert(Link::connect(&self.database, &self.options, self.id).await?),
-        };
-        if link.keep_alive(&self.options, self.id).await? {
-            // New lanes may have been waiting for a while: look before resting any longer.
-            self.idle_rounds = 0;
-            self.resting_until = None;
-            link.sleeper = Sleeper::default();
-        }
-        if link.lanes.is_empty() {
-            link.bell.wait(link.next_duty()).await?;
-            return Ok(None);
-        }
-        let (shortest, longest) = self.options.idle;
-        match link.sleeper.next() {
-            Action::Look => {
-                let (pages, xmin) = link.look(i64::from(self.options.page)).await?;
-                let found = !pages.is_empty();
-                link.sleeper.on(Event::Looked { found, xmin });
-                if found {
-                    self.idle_rounds = 0;
-                    return Ok(Some(Batch {
-                        epoch: link.tenure.epoch,
-                        pages,
-                    }));
-                }
-                return self.after_nothing().await.map(|()| None);
-            }
-            Action::TakeTicket => {
-                let ticket = link.take_ticket(longest + shortest).await?;
-                link.sleeper.on(Event::Ticket(ticket));
-            }
-            Action::TakeXid => {
-                let xid = bell::take_xid(&mut link.connection).await?;
-                link.lanes.bound_by(xid);
-                link.sleeper.on(Event::Xid(xid));
-            }
-            Action::Disarm(ticket) => {
-                bell::disarm(&mut link.connection, ticket).await?;
-                link.sleeper.on(Event::Disarmed);
-            }
-            Action::Watch => self.wait(self.pause()).await?,
-            Action::Sleep => self.wait(longest).await?,
-        }
-        Ok(None)
-    }
-
-    /// Nothing was there: a few short pauses, because work tends to follow work; then sleep, or pause for longer and longer.
-    async fn after_nothing(&mut self) -> Result<()> {
-        const SHORT_PAUSES: u32 = 4;
-        let pause = self.pause();
-        self.idle_rounds = self.idle_rounds.saturating_add(1);
-        let Some(link) = &mut self.link else { return Ok(()) };
-        if link.sleeper.is_armed() {
+        // A batch that was read ahead and not taken is given back with its lane.
+        self.batches.close();
+        let (reply, answer) = oneshot::channel();
+        if self.commands.send(Command::Close { reply }).await.is_err() {
             return Ok(());
         }
-        let can_sleep = link.bell.silence().is_none() && self.idle_rounds > SHORT_PAUSES;
-        if can_sleep && bell::may_arm(&mut link.connection).await? {
-            link.sleeper.doze();
-            return Ok(());
-        }
-        self.wait(pause).await
+        answer.await.unwrap_or(Ok(()))
     }
 
-    /// The pause after so many rounds without a record.
-    fn pause(&self) -> Duration {
-        /// A user who prepares transactions gets no hint, so polling must not become slow.
-        const LONGEST_WITHOUT_HINT: Duration = Duration::from_millis(100);
-        let (shortest, longest) = self.options.idle;
-        let longest = match self.silence() {
-            Some(Silence::PreparedTransactions) => longest.min(LONGEST_WITHOUT_HINT),
-            _ => longest,
-        };
-        shortest
-            .saturating_mul(1_u32 << self.idle_rounds.min(16))
-            .min(longest)
+    fn gone(&self) -> Error {
+        Error::ReaderEnded { sink: self.sink.clone() }
     }
+}
 
-    /// Waits, listening, but never past the next heartbeat.
-    async fn wait(&mut self, longest: Duration) -> Result<()> {
-        let Some(link) = &mut self.link else { return Ok(()) };
-        let until = *self.resting_until.get_or_insert_with(|| Instant::now() + longest);
-        let rest = until.saturating_duration_since(Instant::now());
-        let event = match link.bell.wait(rest.min(link.next_duty())).await? {
-            Heard::Ticket(ticket) => Event::Notified(ticket),
-            // A heartbeat in the middle of a sleep does not end it.
-            Heard::Nothing if Instant::now() < until => return Ok(()),
-            Heard::Nothing | Heard::Broken => Event::TimedOut,
-        };
-        self.resting_until = None;
-        if event != Event::TimedOut {
-            self.idle_rounds = 0;
-        }
-        link.sleeper.on(event);
-        Ok(())
-    }
-
-    /// The connection is of no use any more, and so is every cursor in memory that it read.
-    async fn fail(&mut self, error: &Error) {
-        const FIRST: Duration = Duration::from_millis(20);
-        const LONGEST: Duration = Duration::from_secs(5);
-        self.link = None;
-        self.idle_rounds = 0;
-        self.resting_until = None;
-        let pause = FIRST.saturating_mul(1_u32 << self.failures.min(16)).min(LONGEST);
-        self.failures = self.failures.saturating_add(1);
-        tracing::warn!(sink = self.options.sink, %error, attempt = self.failures, "reading failed; connecting again");
-        let jitter = rand::rng().random_range(0.5..1.0);
-        tokio::time::sleep(pause.mul_f64(jitter)).await;
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

@@ -30,10 +30,7 @@ pub struct Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self {
-            keep: Duration::from_secs(7 * 24 * 3600),
-            max_slot_bytes: None,
-        }
+        Self { keep: Duration::from_secs(7 * 24 * 3600), max_slot_bytes: None }
     }
 }
 
@@ -72,13 +69,9 @@ pub enum Reason {
 
 /// Closes the current slot if it is due, and moves on to one that can be emptied.
 pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result<Turn> {
-    let mut transaction = connection
-        .begin_with("begin isolation level read committed")
-        .await?;
+    let mut transaction = connection.begin_with("begin isolation level read committed").await?;
     // Two rotators would skip a slot unemptied, or empty the one just begun.
-    sqlx::query("lock table postrider.ring in exclusive mode")
-        .execute(&mut *transaction)
-        .await?;
+    sqlx::query("lock table postrider.ring in exclusive mode").execute(&mut *transaction).await?;
     let current = current(&mut transaction).await?;
     if !is_due(&mut transaction, current, retention).await? {
         return Ok(Turn::NotDue);
@@ -113,16 +106,14 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
 
 /// The slot that is written now.
 pub async fn current(connection: &mut PgConnection) -> Result<i16> {
-    Ok(
-        sqlx::query_scalar("select (coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7)::smallint")
-            .fetch_one(connection)
-            .await?,
-    )
+    Ok(sqlx::query_scalar("select (coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7)::smallint")
+        .fetch_one(connection)
+        .await?)
 }
 
 async fn is_due(connection: &mut PgConnection, current: i16, retention: Retention) -> Result<bool> {
     let row = sqlx::query(
-        "select coalesce(clock_timestamp() - r.opened_at > make_interval(secs => $2 / 7), false),
+        "select coalesce(r.opened_at < clock_timestamp() - make_interval(secs => $2 / 7), false),
                 pg_total_relation_size(format('postrider.events_%s', $1)::regclass)
          from (select) one left join postrider.ring r on r.slot = $1",
     )
@@ -131,10 +122,7 @@ async fn is_due(connection: &mut PgConnection, current: i16, retention: Retentio
     .fetch_one(connection)
     .await?;
     let bytes: i64 = row.try_get(1)?;
-    Ok(row.try_get(0)?
-        || retention
-            .max_slot_bytes
-            .is_some_and(|limit| bytes.unsigned_abs() > limit))
+    Ok(row.try_get(0)? || retention.max_slot_bytes.is_some_and(|limit| bytes.unsigned_abs() > limit))
 }
 
 /// Empties the slot inside the caller's transaction, or says why not.
@@ -157,7 +145,7 @@ async fn empty(connection: &mut PgConnection, slot: i16, retention: Retention) -
 async fn objection(connection: &mut PgConnection, slot: i16, retention: Retention) -> Result<Option<Reason>> {
     let row = sqlx::query(
         "select current_setting('transaction_isolation') = 'read committed', (coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7) = $1,
-                coalesce(clock_timestamp() - r.closed_at > make_interval(secs => $2), true)
+                coalesce(r.closed_at < clock_timestamp() - make_interval(secs => $2), true)
          from (select) one left join postrider.ring r on r.slot = $1",
     )
     .bind(slot)
@@ -173,11 +161,10 @@ async fn objection(connection: &mut PgConnection, slot: i16, retention: Retentio
     if !owed.is_empty() {
         return Ok(Some(Reason::Owed(owed)));
     }
-    let empty: bool = sqlx::query_scalar(AssertSqlSafe(format!(
-        "select not exists (select from postrider.events_{slot})"
-    )))
-    .fetch_one(connection)
-    .await?;
+    let empty: bool =
+        sqlx::query_scalar(AssertSqlSafe(format!("select not exists (select from postrider.events_{slot})")))
+            .fetch_one(connection)
+            .await?;
     if !read_committed || !(old || empty) {
         return Ok(Some(Reason::Young));
     }
@@ -187,9 +174,7 @@ async fn objection(connection: &mut PgConnection, slot: i16, retention: Retentio
 /// The sinks that have not settled everything in this slot.
 pub async fn owed(connection: &mut PgConnection, slot: i16) -> Result<Vec<String>> {
     let check = include_str!("sql/held.sql").replace("events_N", &format!("events_{slot}"));
-    Ok(sqlx::query_scalar(AssertSqlSafe(check))
-        .fetch_all(connection)
-        .await?)
+    Ok(sqlx::query_scalar(AssertSqlSafe(check)).fetch_all(connection).await?)
 }
 
 /// NOWAIT with a few tries: a queued lock request makes every reader wait behind it.
@@ -200,10 +185,7 @@ async fn lock(connection: &mut PgConnection, table: &str) -> Result<bool> {
         }
         let mut savepoint = connection.begin().await?;
         let statement = format!("lock table postrider.{table} in access exclusive mode nowait");
-        match sqlx::query(AssertSqlSafe(statement))
-            .execute(&mut *savepoint)
-            .await
-        {
+        match sqlx::query(AssertSqlSafe(statement)).execute(&mut *savepoint).await {
             Ok(_) => {
                 savepoint.commit().await?;
                 return Ok(true);
@@ -218,9 +200,7 @@ async fn lock(connection: &mut PgConnection, table: &str) -> Result<bool> {
 }
 
 async fn truncate(connection: &mut PgConnection, table: &str) -> Result<()> {
-    sqlx::query(AssertSqlSafe(format!("truncate postrider.{table}")))
-        .execute(connection)
-        .await?;
+    sqlx::query(AssertSqlSafe(format!("truncate postrider.{table}"))).execute(connection).await?;
     Ok(())
 }
 
@@ -232,19 +212,15 @@ pub async fn turn_progress(connection: &mut PgConnection) -> Result<Option<i16>>
 
 /// As [`turn_progress`], beyond that many rows.
 pub async fn turn_progress_beyond(connection: &mut PgConnection, rows: i64) -> Result<Option<i16>> {
-    let mut transaction = connection
-        .begin_with("begin isolation level read committed")
-        .await?;
-    sqlx::query("lock table postrider.ring in exclusive mode")
-        .execute(&mut *transaction)
-        .await?;
+    let mut transaction = connection.begin_with("begin isolation level read committed").await?;
+    sqlx::query("lock table postrider.ring in exclusive mode").execute(&mut *transaction).await?;
     let current: i16 = sqlx::query_scalar(
         "select (coalesce(pg_sequence_last_value('postrider.progress_slot'), 0) & 3)::smallint",
     )
     .fetch_one(&mut *transaction)
     .await?;
     let full: bool = sqlx::query_scalar(AssertSqlSafe(format!(
-        "select count(*) > $1 from (select from postrider.progress_{current} limit $1 + 1) some"
+        "select count(*) > $1 from (select from postrider.progress_{current} limit $1 + 1) few"
     )))
     .bind(rows)
     .fetch_one(&mut *transaction)
@@ -255,9 +231,9 @@ pub async fn turn_progress_beyond(connection: &mut PgConnection, rows: i64) -> R
         return Ok(None);
     }
     // A settling that had read the slot's number long before it committed may have left the newest row in the table to be emptied.
-    copy_newest(&mut transaction, current, "p.slot = $2", next).await?;
+    copy_newest(&mut transaction, current).await?;
     truncate(&mut transaction, &table).await?;
-    copy_newest(&mut transaction, next, "p.slot <> $2", next).await?;
+    copy_newest(&mut transaction, next).await?;
     transaction.commit().await?;
     sqlx::query("select setval('postrider.progress_slot', $1)")
         .bind(i64::from(next))
@@ -266,17 +242,17 @@ pub async fn turn_progress_beyond(connection: &mut PgConnection, rows: i64) -> R
     Ok(Some(next))
 }
 
-async fn copy_newest(connection: &mut PgConnection, to: i16, which: &str, emptied: i16) -> Result<()> {
-    sqlx::query(AssertSqlSafe(format!(
+/// Copies every cursor's newest row into a table of the progress ring, unless it is there already.
+async fn copy_newest(connection: &mut PgConnection, to: i16) -> Result<()> {
+    sqlx::query(
         "insert into postrider.progress
          select $1, p.sink, p.epoch, p.number, p.lanes, p.positions, p.late_positions, p.snapshots, p.snapshot_of, p.target_of, p.bounds, p.settled_at
          from (select distinct sink, epoch from postrider.leases) l
          cross join lateral (select * from postrider.progress p
              where p.sink = l.sink and p.epoch = l.epoch order by p.number desc limit 1) p
-         where {which}"
-    )))
+         on conflict do nothing",
+    )
     .bind(to)
-    .bind(emptied)
     .execute(connection)
     .await?;
     Ok(())

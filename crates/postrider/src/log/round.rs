@@ -31,9 +31,7 @@ pub struct Facts {
 }
 
 fn from_text<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<u64, D::Error> {
-    String::deserialize(deserializer)?
-        .parse()
-        .map_err(serde::de::Error::custom)
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
 /// What a round brought for one lane, late rows first.
@@ -100,10 +98,8 @@ pub async fn read(
     let mut positions = vec![None; lanes];
     let mut late_positions = vec![None; lanes];
     for (&lane, cursor) in cursors {
-        let place = usize::try_from(lane)
-            .ok()
-            .filter(|place| *place < lanes)
-            .ok_or(Error::UnknownLane { lane })?;
+        let place =
+            usize::try_from(lane).ok().filter(|place| *place < lanes).ok_or(Error::UnknownLane { lane })?;
         positions[place] = Some(cursor.position);
         late_positions[place] = cursor.late.as_ref().map(|late| late.position);
     }
@@ -151,10 +147,7 @@ fn assemble(rows: &[PgRow], cursors: &BTreeMap<i16, Cursor>, page: i64, late_pag
 
     let mut pages = BTreeMap::new();
     for (&lane, start) in cursors {
-        let target = start
-            .late
-            .as_ref()
-            .map_or_else(|| Arc::clone(&seen), |late| Arc::clone(&late.target));
+        let target = start.late.as_ref().map_or_else(|| Arc::clone(&seen), |late| Arc::clone(&late.target));
         let mut records = late_by_lane.remove(&lane).unwrap_or_default();
         let late = records.len();
         let end = match last_late {
@@ -174,16 +167,7 @@ fn assemble(rows: &[PgRow], cursors: &BTreeMap<i16, Cursor>, page: i64, late_pag
                 Cursor::new(position, Arc::clone(&seen))
             }
         };
-        pages.insert(
-            lane,
-            Page {
-                start: start.clone(),
-                target,
-                late,
-                records,
-                end,
-            },
-        );
+        pages.insert(lane, Page { start: start.clone(), target, late, records, end });
     }
     Ok(Round { facts, pages })
 }

@@ -35,10 +35,7 @@ pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
             .await?;
     }
     verify(&mut connection).await?;
-    if sqlx::query_scalar("select pg_is_in_recovery()")
-        .fetch_one(&mut connection)
-        .await?
-    {
+    if sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(&mut connection).await? {
         return Err(Error::NotPrimary);
     }
     schema::check_version(&mut connection).await?;
@@ -55,11 +52,7 @@ async fn verify(connection: &mut PgConnection) -> Result<()> {
         let found: String = row.try_get(0)?;
         // The server may print a time in another unit (60s as 1min).
         if found != *wanted && !(found == "1min" && *wanted == "60s") {
-            return Err(Error::Setting {
-                name,
-                found,
-                wanted: (*wanted).to_owned(),
-            });
+            return Err(Error::Setting { name, found, wanted: (*wanted).to_owned() });
         }
     }
     Ok(())

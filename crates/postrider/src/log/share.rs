@@ -27,19 +27,11 @@ pub fn decide(me: Uuid, holders: &BTreeMap<i16, Option<Uuid>>, alive: &[Uuid]) -
     let rank = readers.iter().position(|reader| *reader == me).unwrap_or(0);
     let share = holders.len() / readers.len() + usize::from(rank < holders.len() % readers.len());
 
-    let mine: Vec<i16> = holders
-        .iter()
-        .filter(|(_, holder)| **holder == Some(me))
-        .map(|(lane, _)| *lane)
-        .collect();
-    let free = holders
-        .iter()
-        .filter(|(_, holder)| holder.is_none_or(|holder| !readers.contains(&holder)));
+    let mine: Vec<i16> =
+        holders.iter().filter(|(_, holder)| **holder == Some(me)).map(|(lane, _)| *lane).collect();
+    let free = holders.iter().filter(|(_, holder)| holder.is_none_or(|holder| !readers.contains(&holder)));
     Decision {
-        claim: free
-            .map(|(lane, _)| *lane)
-            .take(share.saturating_sub(mine.len()))
-            .collect(),
+        claim: free.map(|(lane, _)| *lane).take(share.saturating_sub(mine.len())).collect(),
         release: mine.iter().skip(share).copied().collect(),
     }
 }

@@ -27,9 +27,7 @@ pub async fn open(connection: &mut PgConnection, name: &str, start: Start) -> Re
     let mut transaction = connection.begin().await?;
     // Against the ring being turned: without it a row that is owed to us could be emptied before our cursor is there to hold it.
     // A table lock, because a row lock would take an xid, and the bound's xid must be younger than what is read next.
-    sqlx::query("lock table postrider.ring in exclusive mode")
-        .execute(&mut *transaction)
-        .await?;
+    sqlx::query("lock table postrider.ring in exclusive mode").execute(&mut *transaction).await?;
     if let Some(tenure) = find(&mut transaction, name).await? {
         return Ok(tenure);
     }
@@ -57,23 +55,13 @@ pub async fn open(connection: &mut PgConnection, name: &str, start: Start) -> Re
         .bind(i32::from(lanes))
         .execute(&mut *transaction)
         .await?;
-    let cursors: BTreeMap<i16, Cursor> = (0..lanes)
-        .map(|lane| (lane, Cursor::new(position, Arc::clone(&snapshot))))
-        .collect();
-    let mut tenure = Tenure {
-        sink,
-        name: name.to_owned(),
-        epoch: 1,
-        number: 0,
-    };
+    let cursors: BTreeMap<i16, Cursor> =
+        (0..lanes).map(|lane| (lane, Cursor::new(position, Arc::clone(&snapshot)))).collect();
+    let mut tenure = Tenure { sink, name: name.to_owned(), epoch: 1, number: 0 };
     progress::append(&mut transaction, &mut tenure, &cursors).await?;
     transaction.commit().await?;
     // Nobody holds a lane yet: the first balance brings an epoch of one's own.
-    Ok(Tenure {
-        epoch: 0,
-        number: 0,
-        ..tenure
-    })
+    Ok(Tenure { epoch: 0, number: 0, ..tenure })
 }
 
 async fn find(connection: &mut PgConnection, name: &str) -> Result<Option<Tenure>> {
@@ -81,12 +69,7 @@ async fn find(connection: &mut PgConnection, name: &str) -> Result<Option<Tenure
         .bind(name)
         .fetch_optional(connection)
         .await?;
-    Ok(sink.map(|sink| Tenure {
-        sink,
-        name: name.to_owned(),
-        epoch: 0,
-        number: 0,
-    }))
+    Ok(sink.map(|sink| Tenure { sink, name: name.to_owned(), epoch: 0, number: 0 }))
 }
 
 /// Removes a sink with its cursors; the events it held may then go. Answers whether there was one.

@@ -7,7 +7,7 @@
 //! awake, sets `disarmed` to at least v. Timers and shutdown never disarm.
 //!
 //! This file is the protocol alone, without a database, so that the tests can check every interleaving of it
-//! (`tests/log/wake_model.rs`); [`bell`](super::bell) does what it asks for.
+//! (`tests/it/wake_model.rs`); [`bell`](super::bell) does what it asks for.
 
 /// What the reader has to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,10 +74,7 @@ pub struct Sleeper {
 
 impl Default for Sleeper {
     fn default() -> Self {
-        Self {
-            state: State::Awake,
-            to_disarm: None,
-        }
+        Self { state: State::Awake, to_disarm: None }
     }
 }
 
@@ -115,12 +112,13 @@ impl Sleeper {
                 state
             }
             (State::Drowsy, Event::Ticket(_)) => State::Ticketed,
-            (State::Ticketed, Event::Xid(xid)) => State::Settling { xid },
-            (State::Settling { .. }, Event::Looked { found: true, .. }) => State::Awake,
+            (State::Ticketed, Event::Xid(xid)) | (State::Watching { xid }, Event::TimedOut) => {
+                State::Settling { xid }
+            }
+            (State::Settling { .. }, Event::Looked { found: true, .. })
+            | (State::Asleep, Event::TimedOut) => State::Awake,
             (State::Settling { xid }, Event::Looked { xmin, .. }) if xmin > xid => State::Asleep,
             (State::Settling { xid }, Event::Looked { .. }) => State::Watching { xid },
-            (State::Watching { xid }, Event::TimedOut) => State::Settling { xid },
-            (State::Asleep, Event::TimedOut) => State::Awake,
             (state, _) => state,
         };
     }
@@ -129,7 +127,7 @@ impl Sleeper {
     pub fn is_armed(&self) -> bool {
         matches!(
             self.state,
-            State::Settling { .. } | State::Watching { .. } | State::Asleep
+            State::Ticketed | State::Settling { .. } | State::Watching { .. } | State::Asleep
         )
     }
 }

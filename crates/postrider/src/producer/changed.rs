@@ -1,7 +1,7 @@
 //! A change together with its events.
 
 use super::transaction::Transaction;
-use super::{EmitError, emit_many};
+use super::{EmitError, emit, emit_many};
 use crate::event::Event;
 
 /// What a change returns to `with_events`: its result, and the events that tell of it.
@@ -40,7 +40,7 @@ impl<R> Changed<R> {
         Self { value, events: Vec::new() }
     }
 
-    /// Adds events, also where their number, perhaps none, is known only now: `Changed::nothing(value).and(events)`.
+    /// Adds events. Where their number is known only now, and may be none: `Changed::nothing(value).and(events)`.
     pub fn and(mut self, events: impl IntoIterator<Item = Event>) -> Self {
         self.events.extend(events);
         self
@@ -49,11 +49,12 @@ impl<R> Changed<R> {
     /// Emits the events; the caller commits if that went well.
     #[cfg_attr(not(any(feature = "sqlx", feature = "tokio-postgres")), expect(dead_code))]
     pub(super) async fn finish<T: Transaction>(self, tx: &mut T) -> Result<R, EmitError> {
-        if self.events.is_empty() {
-            // COMMIT of an aborted transaction rolls back and reports success. A change that swallowed an error must not pass for done.
-            tx.column("select 'alive'", &[]).await?;
-        } else {
-            emit_many(tx, &self.events).await?;
+        match self.events.as_slice() {
+            // COMMIT of an aborted transaction rolls back and reports success: a change that swallowed an error
+            // would pass for done. Any statement finds out.
+            [] => drop(tx.column("select 'alive'", &[]).await?),
+            [event] => drop(emit(tx, event).await?),
+            events => drop(emit_many(tx, events).await?),
         }
         Ok(self.value)
     }

@@ -32,14 +32,16 @@ pub struct Emitted {
     /// The payload, byte for byte.
     pub payload: Box<RawValue>,
     /// Its headers, those of the context among them.
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "or_empty")]
     pub headers: Map<String, Value>,
 }
 
 /// What this transaction has emitted so far, in order. For tests: it reads the events back from the database.
 pub async fn emitted<T: Transaction>(tx: &mut T) -> Result<Vec<Emitted>, EmitError> {
     let rows = tx.column(EMITTED, &[]).await?;
-    rows.into_iter().map(|row| serde_json::from_str(&row.unwrap_or_default()).map_err(EmitError::answer)).collect()
+    rows.into_iter()
+        .map(|row| serde_json::from_str(&row.unwrap_or_default()).map_err(EmitError::answer))
+        .collect()
 }
 
 /// What [`assert_emitted`] looks for: the type, and only those parts that are set here.
@@ -54,10 +56,18 @@ pub struct Expected {
     headers: Map<String, Value>,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the same calls as on `Event`")]
 impl Expected {
     /// An event of this type.
     pub fn new(r#type: impl Into<String>) -> Self {
-        Self { r#type: r#type.into(), key: None, tenant: None, entity: None, payload: None, headers: Map::new() }
+        Self {
+            r#type: r#type.into(),
+            key: None,
+            tenant: None,
+            entity: None,
+            payload: None,
+            headers: Map::new(),
+        }
     }
 
     /// With this key.
@@ -85,7 +95,8 @@ impl Expected {
     /// If it cannot be turned into JSON.
     #[track_caller]
     pub fn payload(mut self, payload: &(impl Serialize + ?Sized)) -> Self {
-        self.payload = Some(serde_json::to_value(payload).expect("the expected payload should serialise to JSON"));
+        self.payload =
+            Some(serde_json::to_value(payload).expect("the expected payload should serialise to JSON"));
         self
     }
 
@@ -96,7 +107,8 @@ impl Expected {
     }
 
     fn is(&self, event: &Emitted) -> bool {
-        let same = |expected: &Option<String>, found: &Option<String>| expected.is_none() || expected == found;
+        let same =
+            |expected: &Option<String>, found: &Option<String>| expected.is_none() || expected == found;
         self.r#type == event.r#type
             && same(&self.key, &event.key)
             && same(&self.tenant, &event.tenant)
@@ -111,7 +123,9 @@ impl Expected {
 /// Asserts, in a test, that the open transaction has emitted such an event, and returns the first that fits.
 ///
 /// ```no_run
+/// # #[cfg(feature = "sqlx")]
 /// # async fn pay(tx: &mut sqlx::PgTransaction<'_>, order: i64) -> Result<(), postrider::EmitError> { Ok(()) }
+/// # #[cfg(feature = "sqlx")]
 /// # async fn test(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// use postrider::{Expected, assert_emitted};
 /// use serde_json::json;
@@ -128,7 +142,10 @@ impl Expected {
 ///
 /// If there is none, with a list of what was emitted instead, or if the database cannot be asked.
 #[track_caller]
-pub fn assert_emitted<T: Transaction>(tx: &mut T, expected: Expected) -> impl Future<Output = Emitted> + Send {
+pub fn assert_emitted<T: Transaction>(
+    tx: &mut T,
+    expected: Expected,
+) -> impl Future<Output = Emitted> + Send {
     // An async function would report its own place instead of the test's.
     let place = Location::caller();
     async move {
@@ -139,11 +156,9 @@ pub fn assert_emitted<T: Transaction>(tx: &mut T, expected: Expected) -> impl Fu
         if let Some(event) = events.iter().find(|event| expected.is(event)) {
             return event.clone();
         }
-        let mut list: String = events.iter().map(|event| format!("\n  {event}")).collect();
-        if list.is_empty() {
-            " nothing".clone_into(&mut list);
-        }
-        panic!("no such event was emitted, at {place}\nexpected:\n  {expected}\nemitted:{list}");
+        let list: Vec<String> = events.iter().map(Emitted::to_string).collect();
+        let list = if list.is_empty() { "nothing".to_owned() } else { list.join("\n  ") };
+        panic!("no such event was emitted, at {place}\nexpected:\n  {expected}\nemitted:\n  {list}");
     }
 }
 
@@ -186,6 +201,6 @@ fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Uuid, D::Error> {
     Uuid::parse_str(&String::deserialize(deserializer)?).map_err(de::Error::custom)
 }
 
-fn or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+fn or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -30,12 +30,15 @@ pub enum EmitError {
     Driver(#[source] Box<dyn Error + Send + Sync>),
 
     /// The server answered something else than an event's id.
-    #[error("the answer of the postrider schema was not understood ({0}); it should be of the version of this crate")]
+    #[error(
+        "the answer of the postrider schema was not understood ({0}); it should be of the version of this crate"
+    )]
     Answer(#[source] Box<dyn Error + Send + Sync>),
 }
 
 impl EmitError {
-    /// The server's five-character code, if it was the server that said no: `40001` asks for the transaction to be tried again.
+    /// The server's five-character code, if it was the server that said no: after `40001` the whole transaction may be
+    /// tried again.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Refused { refusal, .. } => Some(&refusal.sqlstate),
@@ -58,7 +61,7 @@ impl EmitError {
     }
 }
 
-/// What the server said, word for word. Shown as the server would: message, then DETAIL and HINT on lines of their own.
+/// What the server said, word for word. Shown as psql would: message, then DETAIL and HINT on lines of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {

@@ -7,10 +7,11 @@ use super::error::Refusal;
 use super::transaction::sealed::Run;
 use super::{Changed, EmitError};
 
-/// Begins a transaction, runs `work` in it, emits the events it returns and commits: the change and its events, or neither.
+/// Begins a transaction, runs `work` in it, emits the events it returns and commits: the change and its events, or
+/// neither.
 ///
-/// An error anywhere rolls back, and so does a panic or dropping the future. (As with every commit: if the connection breaks while the
-/// server is committing, the error leaves open whether it did.)
+/// An error anywhere rolls back, and so does a panic or dropping the future. (As with every commit: if the connection
+/// breaks while the server is committing, the error leaves open whether it did.)
 ///
 /// ```no_run
 /// use postrider::{Changed, Event, producer::tokio_postgres::with_events};
@@ -35,7 +36,11 @@ where
 }
 
 impl Run for Transaction<'_> {
-    async fn column(&mut self, sql: &'static str, parameters: &[Option<&str>]) -> Result<Vec<Option<String>>, EmitError> {
+    async fn column(
+        &mut self,
+        sql: &'static str,
+        parameters: &[Option<&str>],
+    ) -> Result<Vec<Option<String>>, EmitError> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> =
             parameters.iter().map(|parameter| (parameter as &(dyn ToSql + Sync), Type::TEXT)).collect();
         // The unnamed statement, parsed and bound in one go: nothing is left behind on a pooled connection.
@@ -46,6 +51,7 @@ impl Run for Transaction<'_> {
 
 fn refused(error: Error) -> EmitError {
     let said = error.as_db_error();
-    let refusal = said.map(|said| Refusal::new(said.code().code(), said.message(), said.detail(), said.hint()));
+    let refusal =
+        said.map(|said| Refusal::new(said.code().code(), said.message(), said.detail(), said.hint()));
     EmitError::of_driver(error, refusal)
 }

@@ -2,10 +2,11 @@
 
 use super::EmitError;
 
-/// An open transaction to emit in: `sqlx::Transaction<'_, Postgres>`, `sqlx::PgConnection` or `tokio_postgres::Transaction<'_>`.
+/// An open transaction to emit in: `sqlx::Transaction<'_, Postgres>`, `sqlx::PgConnection` or
+/// `tokio_postgres::Transaction<'_>`.
 ///
-/// A `PgConnection` is meant for code that is handed the connection of somebody's transaction; without one, an event on it is
-/// committed alone and at once. A transaction that wraps one of these (deadpool's, bb8's) is passed as `&mut *tx`.
+/// A `PgConnection` is meant for code that is handed the connection of somebody's transaction; without one, an event
+/// on it is committed alone and at once. A transaction that wraps one of these (deadpool's) is passed as `&mut *tx`.
 ///
 /// Sealed: only the drivers that are tested here implement it.
 pub trait Transaction: sealed::Run {}

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use postrider::log::{Batch, Reader, ReaderOptions, Start};
 use postrider::schema::{self, Install};
-use postrider_testkit::{Database, PostgresServer, Settings, Template, Version, postgres, postgres_with};
+use postrider_testkit::{
+    Database, PostgresServer, Process, Settings, Signal, Template, Version, postgres, postgres_with,
+};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 
@@ -23,39 +25,20 @@ pub async fn database_of(version: Version) -> Database {
 
 /// A fresh database with the schema, on a server that allows prepared transactions.
 pub async fn database_with_prepared_transactions(version: Version) -> Database {
-    database_on(
-        &postgres_with(version, Settings::with_prepared_transactions())
-            .await
-            .unwrap(),
-    )
-    .await
+    database_on(&postgres_with(version, Settings::with_prepared_transactions()).await.unwrap()).await
 }
 
 /// A fresh database with the schema and one lane: one total order.
 pub async fn database_with_one_lane() -> Database {
     let template = Template::new("postrider_one_lane", |url| async move {
-        install(
-            &url,
-            &Install {
-                lanes: Some(1),
-                ..Install::default()
-            },
-        )
-        .await
+        install(&url, &Install { lanes: Some(1), ..Install::default() }).await
     });
-    postgres(Version::default())
-        .await
-        .unwrap()
-        .database(&template)
-        .await
-        .unwrap()
+    postgres(Version::default()).await.unwrap().database(&template).await.unwrap()
 }
 
 /// A fresh database with the schema on any server.
 pub async fn database_on(server: &PostgresServer) -> Database {
-    let template = Template::new("postrider", |url| async move {
-        install(&url, &Install::default()).await
-    });
+    let template = Template::new("postrider", |url| async move { install(&url, &Install::default()).await });
     server.database(&template).await.unwrap()
 }
 
@@ -72,11 +55,7 @@ pub fn options(database: &Database) -> PgConnectOptions {
 
 /// A reader that begins with the first event and gives up its lanes after a second.
 pub fn reading(sink: &str) -> ReaderOptions {
-    ReaderOptions {
-        start: Start::Earliest,
-        lease: Duration::from_secs(1),
-        ..ReaderOptions::new(sink)
-    }
+    ReaderOptions { start: Start::Earliest, lease: Duration::from_secs(1), ..ReaderOptions::new(sink) }
 }
 
 pub async fn open(database: &Database, options: ReaderOptions) -> Reader {
@@ -85,10 +64,7 @@ pub async fn open(database: &Database, options: ReaderOptions) -> Reader {
 
 /// The next batch, or a panic if none comes.
 pub async fn next(reader: &mut Reader) -> Batch {
-    tokio::time::timeout(PATIENCE, reader.next())
-        .await
-        .expect("no event came")
-        .unwrap()
+    tokio::time::timeout(PATIENCE, reader.next()).await.expect("no event came").unwrap()
 }
 
 /// Reads and settles until `count` events are in hand; their types in the order they came.
@@ -115,4 +91,21 @@ pub async fn emit(connection: &mut PgConnection, event_type: &str, key: &str) {
 /// Runs statements that need no answer.
 pub async fn run(connection: &mut PgConnection, statements: &'static str) {
     sqlx::raw_sql(statements).execute(connection).await.unwrap();
+}
+
+/// A server of one's own on which nobody flushes the WAL of an asynchronous commit: its WAL writer is frozen.
+pub async fn lazy_server() -> (PostgresServer, Database) {
+    let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+    let database = database_on(&server).await;
+    freeze_wal_writer(&database).await;
+    (server, database)
+}
+
+async fn freeze_wal_writer(database: &Database) {
+    let mut connection = database.connect().await.unwrap();
+    let pid: i32 = sqlx::query_scalar("select pid from pg_stat_activity where backend_type = 'walwriter'")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    Process::find(pid).expect("the WAL writer runs").signal(Signal::STOP).unwrap();
 }

@@ -10,8 +10,8 @@ ahead as (
 ),
 -- Anything that the snapshot did not see and that may be at or below the position.
 snapshots as materialized (
-    select c.sink, c.snapshot, c.bound, max(c.position) as position, array_agg(c.lane) as lanes
-    from newest c group by c.sink, c.snapshot, c.bound
+    select c.sink, c.snapshot::text::pg_snapshot as snapshot, c.bound, max(c.position) as position, array_agg(c.lane) as lanes
+    from newest c group by c.sink, c.snapshot::text, c.bound
 ),
 late as (
     select s.sink from snapshots s

@@ -1,0 +1,107 @@
+//! The command line, and what happens around every command.
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::commands::{init, rebase, sql};
+use crate::exit::{self, Exit};
+use crate::failure::{Failure, redact};
+use crate::output;
+
+/// Carries every change committed in PostgreSQL to everyone who must hear of it
+///
+/// An event is written by `select postrider.emit('order.paid', '{"order": 7}', key => '7')` in the transaction that makes it true,
+/// and is read after that has committed: every event, in order per key. `postrider init` puts what this needs into your database.
+#[derive(Parser)]
+#[command(
+    name = "postrider",
+    version,
+    max_term_width = 100,
+    after_help = exit::HELP,
+    disable_help_subcommand = true,
+    subcommand_required = true
+)]
+struct Cli {
+    /// Print the result as JSON on standard output
+    #[arg(long, global = true, display_order = 100)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Init(init::Init),
+    Sql(sql::Sql),
+    Rebase(rebase::Rebase),
+}
+
+/// Everything from the arguments to the exit status.
+pub(crate) fn main() -> Exit {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    match run(cli) {
+        Ok(exit) => exit,
+        Err(failure) => {
+            output::say(&failure.to_string());
+            failure.exit()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<Exit, Failure> {
+    start_logging()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, error))?;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Init(command) => command.run(cli.json).await,
+            Command::Sql(command) => command.run(cli.json),
+            Command::Rebase(command) => command.run(cli.json).await,
+        }
+    })
+}
+
+/// Help and version are answers; everything else is a wrong command line, which clap may quote, password and all.
+fn refuse(error: &clap::Error) -> Exit {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            Exit::Fine
+        }
+        _ => {
+            output::say(redact(&error.render().to_string()).trim_end());
+            Exit::Usage
+        }
+    }
+}
+
+fn start_logging() -> Result<(), Failure> {
+    const VARIABLE: &str = "POSTRIDER_LOG";
+    let directives = std::env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
+    let filter = EnvFilter::try_new(directives).map_err(|error| {
+        let error = anyhow::Error::new(error)
+            .context(format!("the variable {VARIABLE} must be a filter, such as info or postrider=debug"));
+        Failure::new(Exit::Configuration, error)
+    })?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    #[test]
+    fn is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

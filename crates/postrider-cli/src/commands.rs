@@ -1,0 +1,6 @@
+//! One module per command.
+
+pub(crate) mod init;
+pub(crate) mod rebase;
+pub(crate) mod schema;
+pub(crate) mod sql;

@@ -1,0 +1,197 @@
+//! Finding and opening the database: `--database`, `DATABASE_URL` or the variables of libpq.
+
+use std::env;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use sqlx::{ConnectOptions as _, PgConnection};
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output;
+
+/// Without a limit of our own a host that swallows packets holds us for minutes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One of these says that the libpq variables are meant. With none at all we would connect to whatever listens on this machine.
+const VARIABLES: &[&str] = &["PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER"];
+
+/// What sqlx understands in the query of a URL, besides `options[…]`.
+const UNDERSTOOD: &[&str] = &[
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "ssl-mode",
+    "ssl-root-cert",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "statement-cache-capacity",
+    "user",
+];
+
+/// What libpq understands and sqlx does not, and that URLs handed out by hosting companies contain.
+const IGNORED: &[&str] = &[
+    "channel_binding",
+    "client_encoding",
+    "connect_timeout",
+    "fallback_application_name",
+    "gssencmode",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "load_balance_hosts",
+    "sslsni",
+    "target_session_attrs",
+    "tcp_user_timeout",
+];
+
+/// Which database a command works on. Not `Debug`: it may hold a password.
+#[derive(Args)]
+pub(crate) struct Target {
+    /// The database, as postgres://USER@HOST:PORT/NAME
+    ///
+    /// Others on this machine can see the command line: a password is better kept in the variable, in PGPASSWORD or in ~/.pgpass.
+    /// Without a URL, PGHOST, PGPORT, PGDATABASE, PGUSER and their kin are used as psql does.
+    // A plain string: a parser's complaint would repeat the value, with its password.
+    #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    database: Option<String>,
+}
+
+impl Target {
+    /// Opens a connection.
+    pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
+        let options = self.options()?.application_name("postrider");
+        let place = describe(&options);
+        match tokio::time::timeout(PATIENCE, options.connect()).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => {
+                let exit = Exit::of_connecting(&error);
+                Err(Failure::new(
+                    exit,
+                    anyhow::Error::new(error).context(format!("cannot connect to {place}")),
+                ))
+            }
+            Err(_) => Err(Failure::new(
+                Exit::Unavailable,
+                anyhow::anyhow!("cannot connect to {place}: no answer within {} seconds", PATIENCE.as_secs()),
+            )),
+        }
+    }
+
+    fn options(&self) -> Result<PgConnectOptions, Failure> {
+        check_variables()?;
+        if let Some(url) = &self.database {
+            let (url, ignored) = checked(url)?;
+            for name in ignored {
+                output::say(&format!(
+                    "note: the connection parameter {name} is not supported and has no effect"
+                ));
+            }
+            return url
+                .parse()
+                .context(
+                    "the database URL cannot be read; in a user name or password, write @ : / ? # and % as %40 %3A %2F %3F %23 and %25",
+                )
+                .map_err(|error| Failure::new(Exit::Configuration, error));
+        }
+        if VARIABLES.iter().all(|name| env::var_os(name).is_none()) {
+            return Err(Failure::configuration(
+                "no database is given: set DATABASE_URL, pass --database postgres://USER@HOST:PORT/NAME, or set PGHOST, PGDATABASE and \
+                 so on as for psql",
+            ));
+        }
+        Ok(PgConnectOptions::new())
+    }
+}
+
+/// sqlx takes its default where one of these cannot be read: another server, or no encryption.
+fn check_variables() -> Result<(), Failure> {
+    let wrong = |name: &str, wanted: &str| {
+        Err(Failure::configuration(format!("the variable {name} must be {wanted}")))
+    };
+    if env::var("PGPORT").is_ok_and(|port| port.parse::<u16>().is_err()) {
+        return wrong("PGPORT", "a port, such as 5432");
+    }
+    if env::var("PGSSLMODE").is_ok_and(|mode| mode.parse::<PgSslMode>().is_err()) {
+        return wrong("PGSSLMODE", "disable, allow, prefer, require, verify-ca or verify-full");
+    }
+    Ok(())
+}
+
+/// The URL without the parameters that have no effect here, and their names. What nobody knows is refused, as psql does: a mistyped
+/// `sslmode` must not mean "no encryption".
+fn checked(url: &str) -> Result<(String, Vec<&str>), Failure> {
+    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+        return Err(Failure::configuration("the database URL must begin with postgres:// or postgresql://"));
+    }
+    if url.contains('#') {
+        return Err(Failure::configuration("the database URL contains a #; write it as %23"));
+    }
+    let Some((address, query)) = url.split_once('?') else {
+        return Ok((url.to_owned(), Vec::new()));
+    };
+    let mut kept = Vec::new();
+    let mut ignored = Vec::new();
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+        if UNDERSTOOD.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B") {
+            kept.push(parameter);
+        } else if IGNORED.contains(&name) {
+            ignored.push(name);
+        } else {
+            // Not named if it could be the rest of a password with a bare `?` in it.
+            let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+            let named = if is_plain { format!(" {name}") } else { String::new() };
+            return Err(Failure::configuration(format!(
+                "the database URL has the unknown parameter{named} after its ?; known are {}",
+                UNDERSTOOD.join(", ")
+            )));
+        }
+    }
+    Ok((format!("{address}?{}", kept.join("&")), ignored))
+}
+
+/// Where it goes, without the password.
+fn describe(options: &PgConnectOptions) -> String {
+    let user = options.get_username();
+    let database = options.get_database().unwrap_or(user);
+    let port = options.get_port();
+    match options.get_socket() {
+        Some(socket) => format!("database {database} at {} as {user}", socket.display()),
+        None => format!("database {database} at {}:{port} as {user}", options.get_host()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_without_effect_are_taken_out_and_named() {
+        let (url, ignored) =
+            checked("postgres://h/db?sslmode=require&channel_binding=require&options[a]=b").unwrap();
+        assert_eq!(url, "postgres://h/db?sslmode=require&options[a]=b");
+        assert_eq!(ignored, ["channel_binding"]);
+    }
+
+    #[test]
+    fn unknown_parameters_are_refused() {
+        let refused = |url| checked(url).unwrap_err().to_string();
+        assert!(refused("postgres://h/db?sslmod=require").contains("sslmod after"));
+        assert!(!refused("postgres://u:12?canary@h/db").contains("canary"));
+        assert!(refused("postgres://u:12#canary@h/db").contains("%23"));
+        assert!(refused("mysql://h/db").contains("postgres://"));
+    }
+}

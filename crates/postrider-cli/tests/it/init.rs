@@ -1,0 +1,162 @@
+//! `postrider init`.
+
+use std::process::Stdio;
+
+use postrider::schema;
+use postrider_testkit::Database;
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+
+use crate::support::{End, empty_database, postrider, postrider_on};
+
+async fn emit(url: &str) -> sqlx::Result<()> {
+    let mut connection = PgConnection::connect(url).await?;
+    sqlx::query("select postrider.emit('order.paid', '{\"order\": 7}', key => '7')")
+        .execute(&mut connection)
+        .await?;
+    connection.close().await
+}
+
+async fn run(database: &Database, statements: String) {
+    let mut connection = database.connect().await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(statements)).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+/// The lanes and the largest payload that are installed.
+async fn settings(database: &Database) -> (i32, i64) {
+    let mut connection = database.connect().await.unwrap();
+    sqlx::query_as("select postrider.lanes(), postrider.max_payload()")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn installs_and_then_has_nothing_to_do() {
+    let database = empty_database().await;
+    let url = database.url();
+    let first = End::of(&mut postrider_on(&url, &["init"])).expect(0);
+    let version = schema::NEWEST;
+    assert_eq!(first.stderr, format!("installed schema version {version} with 16 lanes\n"));
+    assert_eq!(first.stdout, "");
+    let second = End::of(&mut postrider_on(&url, &["init"])).expect(0);
+    assert_eq!(second.stderr, format!("already at version {version}: nothing to do\n"));
+    assert_eq!(settings(&database).await, (16, 64 * 1024 * 1024));
+    emit(&url).await.unwrap();
+}
+
+#[tokio::test]
+async fn takes_the_url_from_a_flag_and_the_address_from_variables() {
+    let database = empty_database().await;
+    End::of(&mut postrider(&["init", "--database", &database.url()])).expect(0);
+    let port = database.server().port().to_string();
+    let mut command = postrider(&["init"]);
+    command
+        .envs([("PGHOST", "127.0.0.1"), ("PGUSER", "postgres")])
+        .env("PGPORT", port)
+        .env("PGDATABASE", database.name());
+    let end = End::of(&mut command).expect(0);
+    assert!(end.stderr.starts_with("already"), "{}", end.stderr);
+}
+
+#[tokio::test]
+async fn takes_lanes_and_the_largest_payload() {
+    let database = empty_database().await;
+    let url = database.url();
+    let end = End::of(&mut postrider_on(&url, &["--json", "init", "--lanes", "4", "--max-payload", "64MB"]))
+        .expect(0);
+    assert_eq!(end.json(), json!({"from": 0, "to": schema::NEWEST, "lanes": 4}));
+    assert_eq!(settings(&database).await, (4, 64_000_000));
+
+    let end = End::of(&mut postrider_on(&url, &["init", "--max-payload", "16MiB", "--json"])).expect(0);
+    assert_eq!(end.json(), json!({"from": schema::NEWEST, "to": schema::NEWEST, "lanes": 4}));
+    assert!(end.stderr.contains("16777216 bytes"), "{}", end.stderr);
+    assert_eq!(settings(&database).await, (4, 16 * 1024 * 1024));
+
+    let end = End::of(&mut postrider_on(&url, &["init", "--lanes", "8"])).expect(1);
+    assert!(end.stderr.contains("installed with 4 lanes"), "{}", end.stderr);
+    emit(&url).await.unwrap();
+}
+
+#[tokio::test]
+async fn twenty_at_once_all_succeed_and_one_installs() {
+    let database = empty_database().await;
+    let url = database.url();
+    let children: Vec<_> = (0..20)
+        .map(|_| {
+            postrider_on(&url, &["init", "--json"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let ends: Vec<End> =
+        children.into_iter().map(|child| End::from(child.wait_with_output().unwrap()).expect(0)).collect();
+    let installers = ends.iter().filter(|end| end.json()["from"] == 0).count();
+    assert_eq!(installers, 1);
+    for end in &ends {
+        assert_eq!((&end.json()["to"], &end.json()["lanes"]), (&json!(schema::NEWEST), &json!(16)));
+    }
+    let mut connection = database.connect().await.unwrap();
+    assert_eq!(schema::version(&mut connection).await.unwrap(), Some(schema::NEWEST));
+    emit(&url).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_who_may_not_create_roles_gets_the_statements() {
+    let database = empty_database().await;
+    // Roles belong to the whole server, which other tests share: names of our own.
+    let name = database.name();
+    let owner = format!("{name} owner");
+    let role = format!("{name}'s app");
+    run(&database, format!(r#"create role "{owner}" login; alter database "{name}" owner to "{owner}""#))
+        .await;
+    let url = database.url_as(&owner.replace(' ', "%20"));
+    let words = [
+        "init",
+        "--emit-role",
+        &role,
+        "--relay-role",
+        &role,
+        "--consume-role",
+        &role,
+        "--reader-role",
+        &role,
+    ];
+
+    let end = End::of(&mut postrider_on(&url, &words)).expect(1);
+    let statement = format!(r#"create role "{role}" nologin;"#);
+    assert!(end.stderr.lines().any(|line| line == statement), "{}", end.stderr);
+    assert_eq!(schema::version(&mut database.connect().await.unwrap()).await.unwrap(), None);
+
+    run(&database, statement).await;
+    End::of(&mut postrider_on(&url, &words)).expect(0);
+    run(&database, format!(r#"alter role "{role}" login"#)).await;
+    emit(&database.url_as(&role.replace(' ', "%20").replace('\'', "%27"))).await.unwrap();
+
+    run(
+        &database,
+        format!(r#"drop owned by "{role}"; drop role "{role}"; reassign owned by "{owner}" to postgres; drop role "{owner}""#),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_schema_from_the_future_is_left_alone() {
+    let database = empty_database().await;
+    let url = database.url();
+    End::of(&mut postrider_on(&url, &["init"])).expect(0);
+    run(
+        &database,
+        "create or replace function postrider.schema_version() returns integer language sql immutable as 'select 999'".to_owned(),
+    )
+    .await;
+    let end = End::of(&mut postrider_on(&url, &["init"])).expect(1);
+    assert!(
+        end.stderr.starts_with("error: ") && end.stderr.contains("use a newer postrider"),
+        "{}",
+        end.stderr
+    );
+}

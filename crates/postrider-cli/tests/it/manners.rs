@@ -1,0 +1,92 @@
+//! Exit statuses, help, where words go.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use crate::support::{End, empty_database, postrider, postrider_on};
+
+const COMMANDS: [&str; 3] = ["init", "sql", "rebase"];
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    for command in COMMANDS {
+        for flag in ["--help", "-h"] {
+            let end = End::of(&mut postrider(&[command, flag])).expect(0);
+            assert!(end.stdout.contains(&format!("Usage: postrider {command}")), "{}", end.stdout);
+            assert_eq!(end.stderr, "");
+        }
+    }
+    let end = End::of(&mut postrider(&["--help"])).expect(0);
+    for command in COMMANDS {
+        let line = end.stdout.lines().find(|line| line.trim().starts_with(command));
+        assert!(line.is_some_and(|line| line.len() > 20), "{command} in {}", end.stdout);
+    }
+    let widest = end.stdout.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(100), "{}", end.stdout);
+    let end = End::of(&mut postrider(&["--version"])).expect(0);
+    assert_eq!(end.stdout, concat!("postrider ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn wrong_usage_is_64() {
+    for words in [
+        &[][..],
+        &["frobnicate"],
+        &["init", "--frobnicate"],
+        &["init", "extra"],
+        &["init", "--lanes", "3"],
+        &["init", "--lanes", "2048"],
+        &["init", "--max-payload", "64 apples"],
+        &["init", "--emit-role", ""],
+        &["init", "--database"],
+        &["sql", "--lanes", "many"],
+        &["rebase", "--overrule-readers"],
+    ] {
+        let end = End::of(&mut postrider(words)).expect(64);
+        assert_eq!(end.stdout, "", "{words:?}");
+        assert!(!end.stderr.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn nobody_listening_is_69() {
+    // Bound and closed again: nobody listens there.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let url = format!("postgres://me@127.0.0.1:{port}/shop");
+    for command in ["init", "rebase"] {
+        let end = End::of(&mut postrider_on(&url, &[command])).expect(69);
+        let lines: Vec<&str> = end.stderr.lines().collect();
+        assert_eq!(lines[0], format!("error: cannot connect to database shop at 127.0.0.1:{port} as me"));
+        assert!(lines[1].starts_with("  caused by: ") && lines[1].contains("refused"), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_exist_is_78() {
+    let database = empty_database().await;
+    let url = format!("{}_not", database.url());
+    let end = End::of(&mut postrider_on(&url, &["init"])).expect(78);
+    assert!(end.stderr.contains("does not exist"), "{}", end.stderr);
+}
+
+#[test]
+fn no_address_or_a_wrong_one_is_78() {
+    let end = End::of(&mut postrider(&["init"])).expect(78);
+    assert!(end.stderr.contains("set DATABASE_URL"), "{}", end.stderr);
+    for url in ["", "shop", "mysql://h/d", "postgres://h:port/d", "postgres://h/d?sslmod=require"] {
+        End::of(&mut postrider_on(url, &["init"])).expect(78);
+    }
+    for (name, value) in [("PGPORT", "many"), ("PGSSLMODE", "yes"), ("POSTRIDER_LOG", "a=b=c")] {
+        let end = End::of(postrider_on("postgres://127.0.0.1:1/d", &["init"]).env(name, value)).expect(78);
+        assert!(end.stderr.contains(name), "{}", end.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_parameter_without_effect_is_named() {
+    let database = empty_database().await;
+    let url = format!("{}?channel_binding=prefer&sslmode=disable", database.url());
+    let end = End::of(&mut postrider_on(&url, &["init"])).expect(0);
+    assert!(end.stderr.starts_with("note: the connection parameter channel_binding"), "{}", end.stderr);
+}

@@ -1,0 +1,280 @@
+//! The task behind a reader: it drives the wake-up protocol, keeps the lease, reads ahead and settles.
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+use sqlx::postgres::PgConnectOptions;
+use tokio::sync::{mpsc, oneshot, watch};
+use uuid::Uuid;
+
+use super::bell::{self, Heard, Silence};
+use super::error::{Error, Result};
+use super::lanes::Settling;
+use super::lease;
+use super::link::Link;
+use super::reader::{Batch, ReaderOptions};
+use super::wake::{Action, Event, Sleeper};
+
+/// What a reader asks of its task.
+pub(super) enum Command {
+    Settle { link: Uuid, cursors: Vec<(i16, Settling)>, reply: oneshot::Sender<Result<()>> },
+    Close { reply: oneshot::Sender<Result<()>> },
+}
+
+/// What a reader can see of its task.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) lanes: Vec<i16>,
+    pub(super) silence: Option<Silence>,
+}
+
+pub(super) struct Driver {
+    database: PgConnectOptions,
+    options: ReaderOptions,
+    reader: Uuid,
+    link: Option<Link>,
+    /// Read and not yet taken.
+    ready: Option<Batch>,
+    batches: mpsc::Sender<Result<Batch>>,
+    commands: mpsc::Receiver<Command>,
+    /// A command that ended a wait.
+    pending: Option<Command>,
+    state: watch::Sender<State>,
+    failures: u32,
+    idle_rounds: u32,
+    /// The end of the pause or sleep it is in.
+    resting_until: Option<Instant>,
+}
+
+impl Driver {
+    pub(super) async fn connect(
+        database: PgConnectOptions,
+        options: ReaderOptions,
+        batches: mpsc::Sender<Result<Batch>>,
+        commands: mpsc::Receiver<Command>,
+        state: watch::Sender<State>,
+    ) -> Result<Self> {
+        let reader = Uuid::now_v7();
+        let link = Link::connect(&database, &options, reader).await?;
+        let driver = Self {
+            database,
+            options,
+            reader,
+            link: Some(link),
+            ready: None,
+            batches,
+            commands,
+            pending: None,
+            state,
+            failures: 0,
+            idle_rounds: 0,
+            resting_until: None,
+        };
+        driver.show();
+        Ok(driver)
+    }
+
+    /// Runs until the reader is closed or dropped, or something happens that needs a person.
+    pub(super) async fn run(mut self) {
+        loop {
+            let command = match self.pending.take() {
+                Some(command) => Some(command),
+                None => self.commands.try_recv().ok(),
+            };
+            match command {
+                Some(Command::Settle { link, cursors, reply }) => {
+                    let settled = self.settle(link, &cursors).await;
+                    // Nobody may be waiting for the answer any more; it is stored all the same.
+                    let _ = reply.send(settled);
+                    continue;
+                }
+                Some(Command::Close { reply }) => {
+                    let _ = reply.send(self.close().await);
+                    return;
+                }
+                None => {}
+            }
+            match self.step().await {
+                Ok(()) => self.failures = 0,
+                Err(error) if error.is_transient() => self.fail(&error).await,
+                Err(error) => {
+                    let _ = self.batches.send(Err(error)).await;
+                    return;
+                }
+            }
+            self.show();
+        }
+    }
+
+    /// One step: at most one statement of the protocol, or one wait.
+    async fn step(&mut self) -> Result<()> {
+        let link = match &mut self.link {
+            Some(link) => link,
+            none => none.insert(Link::connect(&self.database, &self.options, self.reader).await?),
+        };
+        if link.keep_alive(&self.options, self.reader).await? {
+            // New lanes may have been waiting for a while: look before resting any longer.
+            self.idle_rounds = 0;
+            self.resting_until = None;
+            link.sleeper = Sleeper::default();
+        }
+        if self.ready.is_some() {
+            return self.hand_over().await;
+        }
+        if link.lanes.is_empty() {
+            return self.rest(self.options.idle.1).await;
+        }
+        let (shortest, longest) = self.options.idle;
+        match link.sleeper.next() {
+            Action::Look => {
+                let (pages, xmin) = link.look(i64::from(self.options.page)).await?;
+                let found = !pages.is_empty();
+                link.sleeper.on(Event::Looked { found, xmin });
+                if found {
+                    self.idle_rounds = 0;
+                    self.ready = Some(Batch { link: link.id, pages });
+                    return Ok(());
+                }
+                return self.after_nothing().await;
+            }
+            Action::TakeTicket => {
+                let ticket = bell::take_ticket(&mut link.connection, longest + shortest).await?;
+                link.sleeper.on(Event::Ticket(ticket));
+            }
+            Action::TakeXid => {
+                let xid = bell::take_xid(&mut link.connection).await?;
+                link.lanes.bound_by(xid);
+                link.sleeper.on(Event::Xid(xid));
+            }
+            Action::Disarm(ticket) => {
+                bell::disarm(&mut link.connection, ticket).await?;
+                link.sleeper.on(Event::Disarmed);
+            }
+            Action::Watch => return self.rest(self.pause()).await,
+            Action::Sleep => return self.rest(longest).await,
+        }
+        Ok(())
+    }
+
+    /// Waits until the reader takes the batch, asks for something else, or the lease wants renewing.
+    async fn hand_over(&mut self) -> Result<()> {
+        let duty = self.link.as_ref().map(Link::next_duty).unwrap_or_default();
+        tokio::select! {
+            permit = self.batches.reserve() => match (permit, self.ready.take()) {
+                (Ok(permit), Some(batch)) => permit.send(Ok(batch)),
+                // Closing: what is not taken stays unsettled.
+                _ => self.pending = self.commands.recv().await,
+            },
+            command = self.commands.recv() => self.pending = command,
+            () = tokio::time::sleep(duty) => {}
+        }
+        Ok(())
+    }
+
+    /// Nothing was there: a few short pauses, because work tends to follow work; then sleep, or pause for longer and longer.
+    async fn after_nothing(&mut self) -> Result<()> {
+        const SHORT_PAUSES: u32 = 4;
+        let pause = self.pause();
+        self.idle_rounds = self.idle_rounds.saturating_add(1);
+        let Some(link) = &mut self.link else { return Ok(()) };
+        if link.sleeper.is_armed() {
+            return Ok(());
+        }
+        let can_sleep = link.bell.silence().is_none() && self.idle_rounds > SHORT_PAUSES;
+        if can_sleep && bell::may_arm(&mut link.connection).await? {
+            link.sleeper.doze();
+            return Ok(());
+        }
+        self.rest(pause).await
+    }
+
+    /// The pause after so many rounds without a record.
+    fn pause(&self) -> Duration {
+        /// A user who prepares transactions gets no hint, so polling must not become slow.
+        const LONGEST_WITHOUT_HINT: Duration = Duration::from_millis(100);
+        let (shortest, longest) = self.options.idle;
+        let silence = self.link.as_ref().and_then(|link| link.bell.silence());
+        let longest = match silence {
+            Some(Silence::PreparedTransactions) => longest.min(LONGEST_WITHOUT_HINT),
+            _ => longest,
+        };
+        shortest.saturating_mul(1_u32 << self.idle_rounds.min(16)).min(longest)
+    }
+
+    /// Waits, listening, but never past the next heartbeat or a command.
+    async fn rest(&mut self, longest: Duration) -> Result<()> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        let until = *self.resting_until.get_or_insert_with(|| Instant::now() + longest);
+        let rest = until.saturating_duration_since(Instant::now()).min(link.next_duty());
+        let heard = tokio::select! {
+            heard = link.bell.wait(rest) => heard?,
+            command = self.commands.recv() => {
+                self.pending = command;
+                return Ok(());
+            }
+        };
+        let event = match heard {
+            Heard::Ticket(ticket) => Event::Notified(ticket),
+            // A heartbeat in the middle of a sleep does not end it.
+            Heard::Nothing if Instant::now() < until => return Ok(()),
+            Heard::Nothing | Heard::Broken => Event::TimedOut,
+        };
+        self.resting_until = None;
+        if event != Event::TimedOut {
+            self.idle_rounds = 0;
+        }
+        link.sleeper.on(event);
+        Ok(())
+    }
+
+    async fn settle(&mut self, of: Uuid, cursors: &[(i16, Settling)]) -> Result<()> {
+        let Some(link) = self.link.as_mut().filter(|link| link.id == of) else {
+            return Err(Error::ConnectionLost { sink: self.options.sink.clone() });
+        };
+        let settled = link.settle(cursors).await;
+        if matches!(settled, Err(Error::Database(_))) {
+            // Whether it was stored is unknown: only what is stored counts from here on.
+            self.drop_link();
+        }
+        settled
+    }
+
+    async fn close(&mut self) -> Result<()> {
+        match &mut self.link {
+            Some(link) => lease::release(&mut link.connection, self.reader).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The connection is of no use any more, and so is every cursor in memory that it read.
+    async fn fail(&mut self, error: &Error) {
+        const FIRST: Duration = Duration::from_millis(20);
+        const LONGEST: Duration = Duration::from_secs(5);
+        self.drop_link();
+        let pause = FIRST.saturating_mul(1_u32 << self.failures.min(16)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        tracing::warn!(sink = self.options.sink, %error, attempt = self.failures, "reading failed; connecting again");
+        let jitter = rand::rng().random_range(0.5..1.0);
+        tokio::time::sleep(pause.mul_f64(jitter)).await;
+    }
+
+    fn drop_link(&mut self) {
+        self.link = None;
+        self.ready = None;
+        self.idle_rounds = 0;
+        self.resting_until = None;
+    }
+
+    fn show(&self) {
+        let state = self
+            .link
+            .as_ref()
+            .map(|link| State { lanes: link.lanes.numbers(), silence: link.bell.silence() });
+        let state = state.unwrap_or_default();
+        self.state.send_if_modified(|shown| {
+            let changed = *shown != state;
+            *shown = state;
+            changed
+        });
+    }
+}

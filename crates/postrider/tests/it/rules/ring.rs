@@ -1,0 +1,280 @@
+//! The rules of turning the ring.
+
+use std::time::Duration;
+
+use postrider::log::ring::{self, Reason, Retention, Turn};
+use postrider::log::{Start, sink};
+use postrider_testkit::{PostgresServer, Settings, Version};
+use sqlx::{Connection, PgConnection, Row};
+
+use super::Hand;
+use crate::support::{PATIENCE, database, database_on, emit, run};
+
+/// Nothing is kept for its age.
+const AT_ONCE: Retention = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+
+async fn count(connection: &mut PgConnection) -> i64 {
+    sqlx::query_scalar("select count(*) from postrider.events").fetch_one(connection).await.unwrap()
+}
+
+/// Waits until some backend waits for a lock on this table.
+async fn somebody_waits_for(connection: &mut PgConnection, table: &str) {
+    let waiting = async {
+        while !sqlx::query_scalar::<_, bool>(
+            "select exists (select from pg_locks where not granted and relation = $1::regclass
+                and database = (select oid from pg_database where datname = current_database()))",
+        )
+        .bind(table)
+        .fetch_one(&mut *connection)
+        .await
+        .unwrap()
+        {}
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("nobody waits");
+}
+
+#[tokio::test]
+async fn an_undelivered_event_is_never_emptied() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut reader = Hand::open(&database).await;
+    for slot in 0..8 {
+        emit(&mut writer, "owed", "k").await;
+        let turned = ring::turn(&mut writer, AT_ONCE).await.unwrap();
+        if slot < 7 {
+            assert_eq!(turned, Turn::To(slot + 1));
+        } else {
+            // All eight are full and undelivered: the current one grows.
+            let Turn::Held(held) = turned else { panic!("{turned:?}") };
+            assert_eq!(held.len(), 7);
+            assert!(
+                held.iter().all(|held| held.reason == Reason::Owed(vec!["by hand".to_owned()])),
+                "{held:?}"
+            );
+        }
+    }
+    emit(&mut writer, "owed", "k").await;
+    assert_eq!(reader.look_until_quiet().await.len(), 9);
+    assert!(matches!(ring::turn(&mut writer, AT_ONCE).await.unwrap(), Turn::Held(_)), "read is not settled");
+    reader.settle().await;
+    assert_eq!(ring::turn(&mut writer, AT_ONCE).await.unwrap(), Turn::To(0));
+    assert_eq!(count(&mut writer).await, 8);
+}
+
+#[tokio::test]
+async fn a_delivered_event_stays_for_the_retention() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut reader = Hand::open(&database).await;
+    emit(&mut writer, "kept", "k").await;
+    reader.look().await;
+    reader.settle().await;
+    let day = Retention { keep: Duration::from_secs(86_400), max_slot_bytes: None };
+    assert_eq!(ring::turn(&mut writer, day).await.unwrap(), Turn::NotDue);
+    let small = Retention { max_slot_bytes: Some(1), ..day };
+    for slot in 1..8 {
+        assert_eq!(ring::turn(&mut writer, small).await.unwrap(), Turn::To(slot));
+        emit(&mut writer, "kept", "k").await;
+        reader.look().await;
+        reader.settle().await;
+    }
+    let Turn::Held(held) = ring::turn(&mut writer, small).await.unwrap() else {
+        panic!("something was emptied")
+    };
+    assert!(held.iter().all(|held| held.reason == Reason::Young), "{held:?}");
+    assert_eq!(count(&mut writer).await, 8);
+}
+
+/// A transaction that was open when a sink was created owes it its events, wherever they are.
+async fn new_sink_beside_a_rotator(with_lock: bool) -> Vec<String> {
+    let database = database().await;
+    let mut slow = database.connect().await.unwrap();
+    let mut rotator = database.connect().await.unwrap();
+    let mut watcher = database.connect().await.unwrap();
+    run(&mut watcher, "insert into postrider.ring (slot) select generate_series(0, 7)").await;
+    run(&mut slow, "begin").await;
+    emit(&mut slow, "owed", "a").await;
+    sqlx::query("select setval('postrider.slot', 1)").execute(&mut watcher).await.unwrap();
+
+    let mut creator = database.connect().await.unwrap();
+    if with_lock {
+        // Stop the creation in the middle: it has read where it begins, its cursor is not there yet.
+        let mut gate = database.connect().await.unwrap();
+        run(&mut gate, "begin; lock table postrider.sinks in share mode").await;
+        let create =
+            tokio::spawn(async move { sink::open(&mut creator, "by hand", Start::Now).await.map(|_| ()) });
+        somebody_waits_for(&mut watcher, "postrider.sinks").await;
+        run(&mut slow, "commit").await;
+        let turn = tokio::spawn(async move { turn_all_the_way(&mut rotator).await });
+        somebody_waits_for(&mut watcher, "postrider.ring").await;
+        run(&mut gate, "commit").await;
+        create.await.unwrap().unwrap();
+        turn.await.unwrap();
+    } else {
+        let (position, snapshot): (i64, String) =
+            sqlx::query_as("select pg_sequence_last_value('postrider.seq'), pg_current_snapshot()::text")
+                .fetch_one(&mut creator)
+                .await
+                .unwrap();
+        run(&mut slow, "commit").await;
+        turn_all_the_way(&mut rotator).await;
+        sink::open(&mut creator, "by hand", Start::Now).await.unwrap();
+        sqlx::query("update postrider.progress set positions = array_fill($1, array[16]), snapshots = array[$2::text::pg_snapshot]")
+            .bind(position)
+            .bind(snapshot)
+            .execute(&mut creator)
+            .await
+            .unwrap();
+    }
+    Hand::open_sink(&database, "by hand", Start::Now).await.look_until_quiet().await
+}
+
+/// Empties whatever can be emptied.
+async fn turn_all_the_way(connection: &mut PgConnection) {
+    for _ in 0..8 {
+        ring::turn(connection, AT_ONCE).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn creating_a_sink_and_turning_the_ring_exclude_each_other() {
+    assert_eq!(new_sink_beside_a_rotator(true).await, ["owed"]);
+    assert_eq!(
+        new_sink_beside_a_rotator(false).await,
+        [""; 0],
+        "emptied before the cursor was there to hold it"
+    );
+}
+
+/// A row that commits between the check and the lock. By hand, because the real one checks again.
+#[tokio::test]
+async fn the_slot_is_checked_again_under_its_lock() {
+    async fn script(begin: &'static str, check_again: bool) -> (bool, Vec<String>) {
+        let database = database().await;
+        let (mut slow, mut rotator) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+        let mut reader = Hand::open(&database).await;
+        run(&mut slow, "begin").await;
+        emit(&mut slow, "owed", "a").await;
+        sqlx::query("select setval('postrider.slot', 1)").execute(&mut rotator).await.unwrap();
+        run(&mut rotator, begin).await;
+        assert!(ring::owed(&mut rotator, 0).await.unwrap().is_empty(), "not committed, so not owed");
+        run(&mut slow, "commit").await;
+        run(&mut rotator, "lock table postrider.events_0 in access exclusive mode nowait").await;
+        let emptied = !check_again || ring::owed(&mut rotator, 0).await.unwrap().is_empty();
+        if emptied {
+            run(&mut rotator, "truncate postrider.events_0").await;
+        }
+        run(&mut rotator, "commit").await;
+        (emptied, reader.look_until_quiet().await)
+    }
+    let owed = || vec!["owed".to_owned()];
+    assert_eq!(script("begin isolation level read committed", true).await, (false, owed()));
+    assert_eq!(
+        script("begin isolation level read committed", false).await,
+        (true, vec![]),
+        "lost without the second check"
+    );
+    assert_eq!(
+        script("begin isolation level repeatable read", true).await,
+        (true, vec![]),
+        "lost with an old snapshot"
+    );
+}
+
+/// The real one, with a writer in the way: while the writer is open the slot is in use, afterwards it is owed.
+#[tokio::test]
+async fn a_slot_with_an_open_writer_is_passed_over() {
+    let database = database().await;
+    let (mut slow, mut rotator) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    let mut reader = Hand::open(&database).await;
+    run(&mut slow, "begin").await;
+    emit(&mut slow, "owed", "a").await;
+    for slot in 1..8 {
+        assert_eq!(ring::turn(&mut rotator, AT_ONCE).await.unwrap(), Turn::To(slot));
+    }
+    assert_eq!(
+        ring::turn(&mut rotator, AT_ONCE).await.unwrap(),
+        Turn::To(1),
+        "slot 0 is in use and passed over"
+    );
+    run(&mut slow, "commit").await;
+    for _ in 0..8 {
+        ring::turn(&mut rotator, AT_ONCE).await.unwrap();
+    }
+    assert_eq!(reader.look_until_quiet().await, ["owed"]);
+}
+
+#[tokio::test]
+async fn readers_do_not_queue_behind_the_rotator() {
+    let database = database().await;
+    let mut long_reader = database.connect().await.unwrap();
+    let mut watcher = database.connect().await.unwrap();
+    run(&mut watcher, "insert into postrider.ring (slot) select generate_series(0, 7)").await;
+    run(&mut long_reader, "begin; select count(*) from postrider.events_1").await;
+    // The real one asks without queueing and goes on to another slot.
+    let mut rotator = database.connect().await.unwrap();
+    assert_eq!(ring::turn(&mut rotator, AT_ONCE).await.unwrap(), Turn::To(2));
+    // A queued request makes everybody wait behind it.
+    let queued = tokio::spawn(async move {
+        let _ = sqlx::raw_sql(
+            "begin; set local lock_timeout = '5s'; lock table postrider.events_1 in access exclusive mode",
+        )
+        .execute(&mut rotator)
+        .await;
+        rotator
+    });
+    somebody_waits_for(&mut watcher, "postrider.events_1").await;
+    let mut reader = database.connect().await.unwrap();
+    let blocked = sqlx::raw_sql("set lock_timeout = '100ms'; select count(*) from postrider.events")
+        .execute(&mut reader)
+        .await;
+    let code = blocked.unwrap_err().as_database_error().unwrap().code().unwrap().into_owned();
+    assert_eq!(code, "55P03", "a reader waits behind the queued lock");
+    run(&mut long_reader, "commit").await;
+    queued.await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_slot_is_set_and_not_drawn() {
+    async fn after_crash(how: &'static str) -> i64 {
+        let mut server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+        let database = database_on(&server).await;
+        let mut connection = database.connect().await.unwrap();
+        run(&mut connection, "select setval('postrider.slot', 4)").await;
+        run(&mut connection, how).await;
+        server.crash().await.unwrap();
+        server.start().await.unwrap();
+        let mut connection = database.connect().await.unwrap();
+        let row = sqlx::query("select pg_sequence_last_value('postrider.slot')")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+        row.get(0)
+    }
+    assert_eq!(after_crash("select setval('postrider.slot', 5)").await, 5);
+    assert_ne!(after_crash("select nextval('postrider.slot')").await, 5, "nextval is logged 32 ahead");
+}
+
+#[tokio::test]
+async fn the_progress_ring_keeps_what_counts() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut reader = Hand::open(&database).await;
+    let idle = Hand::open_sink(&database, "idle", Start::Now).await;
+    emit(&mut writer, "one", "k").await;
+    reader.look().await;
+    reader.settle().await;
+    let mut turns = 0;
+    while turns < 9 {
+        reader.settle().await;
+        turns += usize::from(ring::turn_progress_beyond(&mut writer, 3).await.unwrap().is_some());
+    }
+    reader.resume().await;
+    assert_eq!(reader.look_until_quiet().await, [""; 0]);
+    let mut again = idle;
+    again.resume().await;
+    assert_eq!(again.cursors.len(), 16, "an idle sink's cursors are carried along");
+    let rows: i64 =
+        sqlx::query_scalar("select count(*) from postrider.progress").fetch_one(&mut writer).await.unwrap();
+    assert!(rows < 40, "{rows} rows after nine turns");
+}

@@ -1,0 +1,136 @@
+//! The rules of settling.
+
+use std::time::Duration;
+
+use postrider::log::progress;
+use postrider::log::{Error, lease};
+use uuid::Uuid;
+
+use super::Hand;
+use crate::support::{database, emit, run};
+
+/// A late row's position is passed already: only the snapshot tells that it was delivered.
+#[tokio::test]
+async fn the_snapshot_is_stored_even_when_only_late_rows_moved() {
+    async fn script(store_snapshot: bool) -> Vec<String> {
+        let database = database().await;
+        let (mut slow, mut fast) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+        let mut reader = Hand::open(&database).await;
+        run(&mut slow, "begin").await;
+        emit(&mut slow, "slow", "a").await;
+        emit(&mut fast, "fast", "a").await;
+        reader.look().await;
+        reader.settle().await;
+        run(&mut slow, "commit").await;
+        let before = reader.cursors.clone();
+        assert_eq!(reader.look().await, ["slow"]);
+        if !store_snapshot {
+            for (lane, cursor) in &mut reader.cursors {
+                cursor.snapshot.clone_from(&before[lane].snapshot);
+            }
+        }
+        reader.settle().await;
+        reader.resume().await;
+        reader.look_until_quiet().await
+    }
+    assert_eq!(script(true).await, [""; 0]);
+    assert_eq!(script(false).await, ["slow"], "delivered once more after every restart");
+}
+
+/// The bound is the xid of the settling transaction. If that xid is older than the read, a writer in between has a higher one.
+#[tokio::test]
+async fn the_bound_is_taken_after_the_read_returned() {
+    async fn script(xid_before_read: bool) -> Vec<String> {
+        let database = database().await;
+        let mut writer = database.connect().await.unwrap();
+        let mut reader = Hand::open(&database).await;
+        if xid_before_read {
+            run(&mut reader.connection, "begin; select pg_current_xact_id()").await;
+        }
+        run(&mut writer, "begin").await;
+        emit(&mut writer, "in between", "a").await;
+        assert_eq!(reader.look().await, [""; 0]);
+        reader.settle().await;
+        if xid_before_read {
+            run(&mut reader.connection, "commit").await;
+        }
+        run(&mut writer, "commit").await;
+        reader.resume().await;
+        reader.look_until_quiet().await
+    }
+    assert_eq!(script(false).await, ["in between"]);
+    assert_eq!(script(true).await, [""; 0], "lost when reading and storing share a transaction");
+}
+
+/// A reader that was frozen past its lease wakes up and settles what it had in hand.
+#[tokio::test]
+async fn a_frozen_readers_progress_counts_for_nothing() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut frozen = Hand::open(&database).await;
+    emit(&mut writer, "one", "a").await;
+    frozen.look().await;
+    let stale = frozen.cursors.clone();
+
+    run(&mut writer, "update postrider.readers set expires_at = '-infinity'").await;
+    let mut second = Hand::open(&database).await;
+    assert!(second.tenure.epoch > frozen.tenure.epoch);
+    assert_eq!(second.look().await, ["one"]);
+    emit(&mut writer, "two", "a").await;
+    assert_eq!(second.look().await, ["two"]);
+    second.settle().await;
+
+    let refused = progress::append(&mut frozen.connection, &mut frozen.tenure, &stale).await;
+    assert!(matches!(refused, Err(Error::LeaseLost { .. })), "{refused:?}");
+    // Even if the row were there (its statement may have begun before the takeover), it has the older epoch.
+    run(
+        &mut writer,
+        "insert into postrider.progress select slot, sink, epoch, 1000000, lanes, positions, late_positions, snapshots, snapshot_of, target_of, bounds
+         from postrider.progress where epoch = (select min(epoch) from postrider.progress) limit 1",
+    )
+    .await;
+    second.resume().await;
+    assert_eq!(second.look_until_quiet().await, [""; 0]);
+    let by_number_alone: bool = sqlx::query_scalar(
+        "select (select positions[1] from postrider.progress order by number desc limit 1)
+              < (select min(position) from postrider.cursors)",
+    )
+    .fetch_one(&mut writer)
+    .await
+    .unwrap();
+    assert!(by_number_alone, "without the epoch the stale row would count: everything again");
+}
+
+#[tokio::test]
+async fn lanes_are_shared_handed_back_and_taken_over() {
+    let database = database().await;
+    let mut first = Hand::open(&database).await;
+    assert_eq!(first.cursors.len(), 16);
+    let second = Uuid::now_v7();
+    let first_id: Uuid = sqlx::query_scalar("select reader from postrider.readers")
+        .fetch_one(&mut first.connection)
+        .await
+        .unwrap();
+
+    // A second one stands by until the first has given up what is beyond its share.
+    let mut connection = database.connect().await.unwrap();
+    let minute = Duration::from_secs(60);
+    lease::heartbeat(&mut connection, second, "second", first.tenure.sink, minute).await.unwrap();
+    assert!(lease::balance(&mut connection, second, &first.tenure, &[]).await.unwrap().is_none());
+    let busy: Vec<i16> = (0..16).filter(|lane| lane % 2 == 0).collect();
+    let (tenure, kept) =
+        lease::balance(&mut first.connection, first_id, &first.tenure, &busy).await.unwrap().unwrap();
+    assert!(busy.iter().all(|lane| kept.contains_key(lane)), "lanes in flight are kept");
+    assert_eq!(kept.len(), 12, "four of the eight lanes beyond the share had nothing in flight: {kept:?}");
+    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[]).await.unwrap().unwrap();
+    assert_eq!(taken.len(), 4);
+    let (tenure, kept) =
+        lease::balance(&mut first.connection, first_id, &tenure, &[]).await.unwrap().unwrap();
+    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[]).await.unwrap().unwrap();
+    assert_eq!((kept.len(), taken.len()), (8, 8));
+
+    // Handed back at once at the end, without waiting for the lease.
+    lease::release(&mut connection, second).await.unwrap();
+    let (_, all) = lease::balance(&mut first.connection, first_id, &tenure, &[]).await.unwrap().unwrap();
+    assert_eq!(all.len(), 16);
+}

@@ -1,0 +1,85 @@
+//! Readers that live and readers that die.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use postrider::log::{Error, Reader, Record};
+use postrider_testkit::Receipts;
+use rand::RngExt;
+
+use super::Storm;
+use crate::support::{options, reading};
+
+/// How long a reader waits before it asks whether the storm is over.
+const GLANCE: Duration = Duration::from_millis(300);
+
+/// One of several readers of a sink. It settles parts of what it was given, and now and then dies with the rest in hand.
+pub(super) async fn mortal(storm: Arc<Storm>, receipts: Arc<Receipts>, number: u32, page: u32) {
+    let mut rng = storm.seed.for_task(1000 + u64::from(number)).rng();
+    let mut reader = born(&storm, page).await;
+    while !storm.is_quiet() {
+        let Ok(batch) = tokio::time::timeout(GLANCE, reader.next()).await else { continue };
+        let batch = batch.unwrap();
+        for record in batch.records() {
+            receive(&receipts, number, record);
+        }
+        if rng.random_bool(0.02) {
+            // What was read ahead and not taken is nobody's yet: only the batch in hand can come twice.
+            storm.allowed_twice.fetch_add(batch.len(), Ordering::Relaxed);
+            if rng.random_bool(0.5) {
+                // Dead without a word: the lanes come free when the lease runs out.
+                drop(reader);
+            } else {
+                let _ = reader.close().await;
+            }
+            reader = born(&storm, page).await;
+            continue;
+        }
+        // In two steps, so that progress is stored at any point inside a page.
+        let cut: f64 = rng.random_range(0.0..1.0);
+        let first = |_, records: &[Record]| {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+            let part = (records.len() as f64 * cut) as usize;
+            part
+        };
+        let settled = match reader.settle_first(&batch, first).await {
+            Ok(()) => reader.settle(&batch).await,
+            failed => failed,
+        };
+        match settled {
+            Ok(()) => {}
+            Err(Error::LeaseLost { .. } | Error::ConnectionLost { .. }) => {
+                drop(storm.allowed_twice.fetch_add(batch.len(), Ordering::Relaxed))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The only reader of its sink: nothing may come twice.
+pub(super) async fn steady(storm: Arc<Storm>, receipts: Arc<Receipts>) {
+    let mut options = reading("steady");
+    // On a busy machine a second without a heartbeat is not a death.
+    options.lease = Duration::from_secs(60);
+    let mut reader = Reader::open(self::options(&storm.database), options).await.unwrap();
+    while !storm.is_quiet() {
+        let Ok(batch) = tokio::time::timeout(GLANCE, reader.next()).await else { continue };
+        let batch = batch.unwrap();
+        for record in batch.records() {
+            receive(&receipts, 0, record);
+        }
+        reader.settle(&batch).await.unwrap();
+    }
+}
+
+async fn born(storm: &Storm, page: u32) -> Reader {
+    let mut options = reading("mortal");
+    options.page = page;
+    Reader::open(self::options(&storm.database), options).await.unwrap()
+}
+
+fn receive(receipts: &Receipts, reader: u32, record: &Record) {
+    let n = record.payload.trim_start_matches("{\"n\" : ").trim_end_matches('}');
+    receipts.record(reader, record.id, record.key.as_deref().unwrap_or_default(), n.parse().unwrap());
+}
