@@ -6,6 +6,7 @@ mod report;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use uuid::Uuid;
@@ -20,6 +21,8 @@ pub use report::{Offenders, Report};
 #[derive(Default)]
 pub struct Ledger {
     entries: Mutex<HashMap<Uuid, Entry>>,
+    /// Kept beside, because load loops ask for it in every turn.
+    committed: AtomicUsize,
 }
 
 struct Entry {
@@ -46,11 +49,7 @@ impl Ledger {
 
     /// An event is about to be written. Unless its commit follows, it must never be delivered.
     pub fn attempt(&self, id: Uuid, key: &str, number: u64) {
-        let entry = Entry {
-            key: key.into(),
-            number,
-            fate: Fate::Attempted,
-        };
+        let entry = Entry { key: key.into(), number, fate: Fate::Attempted };
         self.entries().insert(id, entry);
     }
 
@@ -72,10 +71,7 @@ impl Ledger {
 
     /// How many events are known to be committed.
     pub fn committed(&self) -> usize {
-        self.entries()
-            .values()
-            .filter(|entry| entry.fate == Fate::Committed)
-            .count()
+        self.committed.load(Ordering::Relaxed)
     }
 
     /// Compares with what one sink received.
@@ -85,9 +81,10 @@ impl Ledger {
 
     fn decide(&self, id: Uuid, fate: Fate) {
         let mut entries = self.entries();
-        let entry = entries
-            .get_mut(&id)
-            .unwrap_or_else(|| panic!("event {id} was never attempted"));
+        let entry = entries.get_mut(&id).unwrap_or_else(|| panic!("event {id} was never attempted"));
+        if fate == Fate::Committed && entry.fate != Fate::Committed {
+            self.committed.fetch_add(1, Ordering::Relaxed);
+        }
         entry.fate = fate;
     }
 

@@ -31,10 +31,7 @@ impl Database {
             anyhow::ensure!(again == Copied::Done, "template {} vanished", template.name());
         }
         admin.close().await?;
-        Ok(Self {
-            server: server.clone(),
-            name,
-        })
+        Ok(Self { server: server.clone(), name })
     }
 
     /// Its name.
@@ -65,9 +62,7 @@ impl Database {
     /// A superuser's connection.
     pub async fn connect(&self) -> Result<PgConnection> {
         let url = self.url();
-        PgConnection::connect(&url)
-            .await
-            .with_context(|| format!("connecting to {url}"))
+        PgConnection::connect(&url).await.with_context(|| format!("connecting to {url}"))
     }
 
     /// A superuser's pool of at most `size` connections.
@@ -93,15 +88,8 @@ enum Copied {
 async fn copy(admin: &mut PgConnection, version: Version, name: &str, template: &Template) -> Result<Copied> {
     // Either strategy takes 20 ms alone (fsync off, an almost empty template); four at once take 26 to 29 ms each
     // with file_copy, 33 to 39 ms with wal_log, which also writes 7 MB of WAL and fills the buffers.
-    let strategy = if version >= Version::V15 {
-        " strategy = file_copy"
-    } else {
-        ""
-    };
-    let sql = format!(
-        r#"create database "{name}" template "{}"{strategy}"#,
-        template.database()
-    );
+    let strategy = if version >= Version::V15 { " strategy = file_copy" } else { "" };
+    let sql = format!(r#"create database "{name}" template "{}"{strategy}"#, template.database());
     for _ in 0..100 {
         let Err(error) = admin.execute(AssertSqlSafe(sql.as_str())).await else {
             return Ok(Copied::Done);
@@ -121,16 +109,7 @@ fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let thread = std::thread::current();
-    let test = thread
-        .name()
-        .unwrap_or_default()
-        .rsplit("::")
-        .next()
-        .unwrap_or_default();
-    let test: String = test
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
-        .take(40)
-        .collect();
+    let test = thread.name().unwrap_or_default().rsplit("::").next().unwrap_or_default();
+    let test: String = test.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(40).collect();
     format!("{test}_{}_{number}", std::process::id())
 }

@@ -27,14 +27,9 @@ impl PgBouncer {
     /// Starts one that opens at most `pool_size` connections per database and role. Any role of the server
     /// may come in, without a password.
     pub async fn start(upstream: &PostgresServer, pool_size: u32) -> Result<Self> {
-        let pooler = Pooler {
-            upstream: upstream.port(),
-            pool_size,
-        };
+        let pooler = Pooler { upstream: upstream.port(), pool_size };
         let server = tokio::task::spawn_blocking(move || Server::private(pooler)).await??;
-        Ok(Self {
-            server: Arc::new(server),
-        })
+        Ok(Self { server: Arc::new(server) })
     }
 
     /// Its port on 127.0.0.1.
@@ -98,9 +93,8 @@ impl Service for Pooler {
     }
 
     fn command(&self, place: &Place) -> Result<CommandLine> {
-        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"]
-            .into_iter()
-            .find(|path| Path::new(path).exists());
+        let program =
+            ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| Path::new(path).exists());
         let program = program.context("PgBouncer is not installed: run ./dev setup")?;
         Ok(CommandLine::new(program).arg(place.dir.join("pgbouncer.ini").to_string_lossy()))
     }

@@ -23,11 +23,7 @@ pub(crate) fn free(count: usize) -> Result<Vec<u16>> {
         }
     }
     if held.len() < count {
-        bail!(
-            "found no {count} free ports between {} and {}",
-            RANGE.start,
-            RANGE.end
-        );
+        bail!("found no {count} free ports between {} and {}", RANGE.start, RANGE.end);
     }
     Ok(held.into_iter().map(|(port, _)| port).collect())
 }

@@ -28,11 +28,7 @@ pub async fn postgres(version: Version) -> Result<PostgresServer> {
 
 /// The run's shared server of that version with those settings: one server per distinct settings.
 pub async fn postgres_with(version: Version, settings: Settings) -> Result<PostgresServer> {
-    let cluster = Cluster {
-        version,
-        settings,
-        origin: Origin::Initdb,
-    };
+    let cluster = Cluster { version, settings, origin: Origin::Initdb };
     PostgresServer::made_by(move || Server::shared(cluster)).await
 }
 
@@ -47,21 +43,14 @@ pub struct PostgresServer {
 impl PostgresServer {
     /// A server of the caller's own: it may be stopped, killed and started, and vanishes when dropped.
     pub async fn private(version: Version, settings: Settings) -> Result<Self> {
-        let cluster = Cluster {
-            version,
-            settings,
-            origin: Origin::Initdb,
-        };
+        let cluster = Cluster { version, settings, origin: Origin::Initdb };
         Self::made_by(move || Server::private(cluster)).await
     }
 
     /// A private streaming standby of this server. Needs `pg_basebackup`, which only Debian's packages bring.
     pub async fn standby(&self, settings: Settings) -> Result<Self> {
-        let cluster = Cluster {
-            version: self.version(),
-            settings,
-            origin: Origin::StandbyOf { port: self.port() },
-        };
+        let cluster =
+            Cluster { version: self.version(), settings, origin: Origin::StandbyOf { port: self.port() } };
         Self::made_by(move || Server::private(cluster)).await
     }
 
@@ -186,13 +175,7 @@ impl PostgresServer {
     /// Names this server within its run.
     pub(crate) fn name(&self) -> String {
         // A private server's own directory: two of them may have the same service name.
-        self.server
-            .place()
-            .dir
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
+        self.server.place().dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     async fn blocking(

@@ -27,10 +27,7 @@ impl Process {
     /// The live process that has `pid` now.
     pub fn find(pid: i32) -> Option<Self> {
         let stat = stat(pid)?;
-        (stat.state != 'Z').then_some(Self {
-            pid,
-            started: stat.started,
-        })
+        (stat.state != 'Z').then_some(Self { pid, started: stat.started })
     }
 
     /// The process id.
@@ -121,17 +118,7 @@ fn all() -> Vec<(Process, i32)> {
     };
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
-        .filter_map(|pid| {
-            stat(pid).map(|stat| {
-                (
-                    Process {
-                        pid,
-                        started: stat.started,
-                    },
-                    stat.parent,
-                )
-            })
-        })
+        .filter_map(|pid| stat(pid).map(|stat| (Process { pid, started: stat.started }, stat.parent)))
         .collect()
 }
 
@@ -144,10 +131,7 @@ mod tests {
     #[test]
     fn a_tree_dies_whole_and_a_zombie_is_dead() {
         // `wait` keeps the shell alive as the parent of the two sleeps.
-        let mut shell = Command::new("sh")
-            .args(["-c", "sleep 100 & sleep 100 & wait"])
-            .spawn()
-            .unwrap();
+        let mut shell = Command::new("sh").args(["-c", "sleep 100 & sleep 100 & wait"]).spawn().unwrap();
         let process = Process::find(shell.id().cast_signed()).unwrap();
         while process.descendants().len() < 2 {
             std::thread::sleep(POLL);
@@ -155,10 +139,7 @@ mod tests {
         let children = process.descendants();
         process.kill_tree().unwrap();
         assert!(children.into_iter().all(|child| !child.is_alive()));
-        assert!(
-            fs::exists(format!("/proc/{}", process.pid)).unwrap(),
-            "not reaped yet"
-        );
+        assert!(fs::exists(format!("/proc/{}", process.pid)).unwrap(), "not reaped yet");
         assert!(!process.is_alive());
         process.signal(Signal::TERM).unwrap();
         shell.wait().unwrap();

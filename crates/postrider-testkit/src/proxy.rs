@@ -80,16 +80,10 @@ impl Proxy {
             generation: 0,
             ending: Ending::Close,
         };
-        let shared = Arc::new(Shared {
-            switches: watch::Sender::new(switches),
-            connections: watch::Sender::new(0),
-        });
+        let shared =
+            Arc::new(Shared { switches: watch::Sender::new(switches), connections: watch::Sender::new(0) });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
-        Ok(Self {
-            address,
-            shared,
-            accepting,
-        })
+        Ok(Self { address, shared, accepting })
     }
 
     /// Where clients connect to.
@@ -104,9 +98,7 @@ impl Proxy {
 
     /// Sends new connections to another server; open ones stay.
     pub fn set_upstream(&self, upstream: impl Into<String>) {
-        self.shared
-            .switches
-            .send_modify(|switches| switches.upstream = upstream.into());
+        self.shared.switches.send_modify(|switches| switches.upstream = upstream.into());
     }
 
     /// Closes every connection now, on both sides. New ones are welcome.
@@ -139,10 +131,7 @@ impl Proxy {
     /// cut. Happens once.
     pub fn truncate_after(&self, direction: Direction, bytes: u64) {
         self.fault(|faults| {
-            faults.truncate = Some(Truncate {
-                direction,
-                left: bytes,
-            });
+            faults.truncate = Some(Truncate { direction, left: bytes });
         });
     }
 
@@ -170,18 +159,11 @@ impl Proxy {
     /// Waits until exactly `count` client connections are open.
     pub async fn wait_for_connections(&self, count: usize) {
         // The sender lives in `self`, so waiting cannot fail.
-        let _ = self
-            .shared
-            .connections
-            .subscribe()
-            .wait_for(|open| *open == count)
-            .await;
+        let _ = self.shared.connections.subscribe().wait_for(|open| *open == count).await;
     }
 
     fn fault(&self, change: impl FnOnce(&mut Faults)) {
-        self.shared
-            .switches
-            .send_modify(|switches| change(&mut switches.faults));
+        self.shared.switches.send_modify(|switches| change(&mut switches.faults));
     }
 }
 
@@ -205,12 +187,7 @@ impl Shared {
     fn take(&self, direction: Direction, wanted: usize) -> (usize, bool) {
         let mut granted = (wanted, false);
         self.switches.send_if_modified(|switches| {
-            if let Some(cut) = switches
-                .faults
-                .truncate
-                .as_mut()
-                .filter(|cut| cut.direction == direction)
-            {
+            if let Some(cut) = switches.faults.truncate.as_mut().filter(|cut| cut.direction == direction) {
                 let allowed = wanted.min(usize::try_from(cut.left).unwrap_or(wanted));
                 cut.left -= allowed as u64;
                 granted = (allowed, cut.left == 0);

@@ -67,10 +67,7 @@ impl Run {
             .with_context(|| format!("making the FIFO {}", fifo.display()))?;
         // Opened for both, because opening a FIFO for writing alone waits for a reader.
         let alive = OpenOptions::new().read(true).write(true).open(&fifo)?;
-        let run = Self {
-            dir,
-            _alive: Some(alive),
-        };
+        let run = Self { dir, _alive: Some(alive) };
         run.start_janitor()?;
         Ok(run)
     }
@@ -83,11 +80,7 @@ impl Run {
             dir.display()
         );
         let is_fifo = fs::metadata(dir.join("alive")).is_ok_and(|file| file.file_type().is_fifo());
-        ensure!(
-            is_fifo,
-            "{RUN_VARIABLE}={}: there is no FIFO `alive` in it",
-            dir.display()
-        );
+        ensure!(is_fifo, "{RUN_VARIABLE}={}: there is no FIFO `alive` in it", dir.display());
         let run = Self { dir, _alive: None };
         let _lock = run.lock("janitor")?;
         if !run.dir.join("janitor.pid").exists() {
@@ -105,8 +98,7 @@ impl Run {
     pub fn lock(&self, name: &str) -> Result<File> {
         let path = self.dir.join(format!("{name}.lock"));
         let file = open_lock(&path)?;
-        file.lock()
-            .with_context(|| format!("locking {}", path.display()))?;
+        file.lock().with_context(|| format!("locking {}", path.display()))?;
         Ok(file)
     }
 
@@ -144,11 +136,7 @@ impl Run {
         let path = self.dir.join(name);
         if !path.exists() {
             // Renamed into place: a script half written by another process must not be run.
-            let draft = self.dir.join(format!(
-                "{name}.{}-{:08x}",
-                std::process::id(),
-                rand::random::<u32>()
-            ));
+            let draft = self.dir.join(format!("{name}.{}-{:08x}", std::process::id(), rand::random::<u32>()));
             fs::write(&draft, text)?;
             fs::rename(&draft, &path)?;
         }
@@ -160,12 +148,7 @@ impl Run {
         let mut command = Command::new("setsid");
         command.arg("sh").arg(path).stdin(alive);
         // Whoever reads our standard error to its end must not wait for a guardian.
-        command.stderr(
-            OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(self.dir.join("guardians.log"))?,
-        );
+        command.stderr(OpenOptions::new().create(true).append(true).open(self.dir.join("guardians.log"))?);
         Ok(command)
     }
 }

@@ -17,9 +17,7 @@ impl Seed {
     /// If `POSTRIDER_SEED` is not a number: a test that was meant to repeat a failure must not run another.
     pub fn from_env_or_random(test: &str) -> Self {
         let seed = match std::env::var(VARIABLE) {
-            Ok(given) => given
-                .parse()
-                .unwrap_or_else(|error| panic!("{VARIABLE}={given}: {error}")),
+            Ok(given) => given.parse().unwrap_or_else(|error| panic!("{VARIABLE}={given}: {error}")),
             Err(_) => rand::random(),
         };
         eprintln!("seed: {VARIABLE}={seed} ({test})");

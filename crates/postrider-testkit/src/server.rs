@@ -108,11 +108,7 @@ pub enum StopTarget {
 impl Stop {
     /// `signal` to the process itself, killed after ten seconds.
     pub fn with(signal: Signal) -> Self {
-        Self {
-            signal,
-            target: StopTarget::Process,
-            grace: Duration::from_secs(10),
-        }
+        Self { signal, target: StopTarget::Process, grace: Duration::from_secs(10) }
     }
 
     /// As the shell and `setpriv` call it.

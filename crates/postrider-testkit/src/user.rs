@@ -28,22 +28,12 @@ impl User {
         let uid = rustix::process::getuid();
         if !uid.is_root() {
             let gid = rustix::process::getgid();
-            return Ok(Self {
-                name: String::new(),
-                uid: uid.as_raw(),
-                gid: gid.as_raw(),
-                switch: false,
-            });
+            return Ok(Self { name: String::new(), uid: uid.as_raw(), gid: gid.as_raw(), switch: false });
         }
         let passwd = fs::read_to_string("/etc/passwd").context("reading /etc/passwd")?;
         for name in ["postgres", "nobody"] {
             if let Some((uid, gid)) = passwd.lines().find_map(|line| parse(line, name)) {
-                return Ok(Self {
-                    name: name.to_owned(),
-                    uid,
-                    gid,
-                    switch: true,
-                });
+                return Ok(Self { name: name.to_owned(), uid, gid, switch: true });
             }
         }
         bail!("running as root, but /etc/passwd has neither `postgres` nor `nobody` to run servers as")
@@ -98,10 +88,7 @@ mod tests {
     #[test]
     fn reads_ids_from_a_passwd_line() {
         assert_eq!(
-            parse(
-                "postgres:x:101:104:admin:/var/lib/postgresql:/bin/bash",
-                "postgres"
-            ),
+            parse("postgres:x:101:104:admin:/var/lib/postgresql:/bin/bash", "postgres"),
             Some((101, 104))
         );
         assert_eq!(parse("postgresql:x:1:1::/:", "postgres"), None);

@@ -24,7 +24,7 @@ pub mod wake;
 
 pub use bell::{Hint, Silence};
 pub use error::Error;
-pub use reader::{Batch, Reader, ReaderOptions};
+pub use reader::{Batch, Reader, ReaderOptions, Settled};
 pub use record::Record;
 pub use ring::Retention;
 pub use sink::Start;

@@ -128,7 +128,7 @@ async fn chosen(connection: &mut PgConnection, install: &Install, from: i32) -> 
 async fn create_roles(connection: &mut PgConnection, install: &Install) -> Result<()> {
     let missing = sqlx::query(
         "select wanted, format('create role %I nologin;', wanted) from unnest($1::text[]) wanted
-         where not exists (select from pg_roles where rolname = wanted)",
+         where not exists (select from pg_roles where rolname = wanted::name)",
     )
     .bind(install.roles().as_slice())
     .fetch_all(&mut *connection)

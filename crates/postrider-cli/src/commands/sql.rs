@@ -11,7 +11,8 @@ use crate::output;
 
 /// Print what `init` would run, as one script for psql or your own migrations
 ///
-/// Connects to nothing. The script is one transaction and may be run again.
+/// Connects to nothing, so it knows nothing of a log that is there already: run again, it needs the same --lanes, --max-payload and
+/// roles as before, where `init` keeps what it finds. The script is one transaction.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:

@@ -1,5 +1,6 @@
 //! The real binary against real servers.
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in the functions they share")]
 
 mod init;
 mod manners;

@@ -26,7 +26,9 @@ async fn delivered() -> Database {
 }
 
 async fn open(database: &Database) -> Reader {
-    let options = ReaderOptions { start: Start::Earliest, ..ReaderOptions::new("web") };
+    // Some tests do not poll it while the binary runs: it must count as alive for longer than that takes.
+    let lease = Duration::from_mins(5);
+    let options = ReaderOptions { start: Start::Earliest, lease, ..ReaderOptions::new("web") };
     Reader::open(database.url().parse().unwrap(), options).await.unwrap()
 }
 

@@ -28,12 +28,7 @@ impl Receipts {
 
     /// `reader` has received an event.
     pub fn record(&self, reader: u32, id: Uuid, key: &str, number: u64) {
-        self.deliveries().push(Delivery {
-            reader,
-            id,
-            key: key.into(),
-            number,
-        });
+        self.deliveries().push(Delivery { reader, id, key: key.into(), number });
     }
 
     /// How many deliveries there were, repeated ones included.

@@ -70,13 +70,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            attempted,
-            committed,
-            in_doubt,
-            delivered,
-            ..
-        } = self;
+        let Self { attempted, committed, in_doubt, delivered, .. } = self;
         write!(
             f,
             "{attempted} attempted, {committed} committed, {in_doubt} in doubt, {delivered} delivered"
@@ -101,10 +95,7 @@ impl fmt::Display for Report {
 }
 
 pub(super) fn compare(ledger: &HashMap<Uuid, Entry>, deliveries: &[Delivery]) -> Report {
-    let mut report = Report {
-        attempted: ledger.len(),
-        ..Report::default()
-    };
+    let mut report = Report { attempted: ledger.len(), ..Report::default() };
     let mut received: HashSet<Uuid> = HashSet::with_capacity(ledger.len());
     let mut highest: HashMap<(u32, &str), u64> = HashMap::new();
     for delivery in deliveries {
@@ -121,9 +112,7 @@ pub(super) fn compare(ledger: &HashMap<Uuid, Entry>, deliveries: &[Delivery]) ->
             continue;
         }
         report.delivered += 1;
-        let highest = highest
-            .entry((delivery.reader, &delivery.key))
-            .or_insert(delivery.number);
+        let highest = highest.entry((delivery.reader, &delivery.key)).or_insert(delivery.number);
         if delivery.number < *highest {
             report.misordered.add(delivery.id);
         }

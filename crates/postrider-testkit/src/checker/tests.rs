@@ -112,14 +112,8 @@ fn samples_are_few_and_the_text_names_them() {
     let report = ledger.check(&receipts);
     assert_eq!((report.lost.count, report.lost.samples.len()), (20, 5));
     let text = report.to_string();
-    assert!(
-        text.starts_with("20 attempted, 20 committed, 0 in doubt, 0 delivered; 20 lost: 0000"),
-        "{text}"
-    );
-    assert!(
-        text.ends_with(", …; 0 phantom; 0 duplicated; 0 misordered"),
-        "{text}"
-    );
+    assert!(text.starts_with("20 attempted, 20 committed, 0 in doubt, 0 delivered; 20 lost: 0000"), "{text}");
+    assert!(text.ends_with(", …; 0 phantom; 0 duplicated; 0 misordered"), "{text}");
 }
 
 #[test]
@@ -128,13 +122,8 @@ fn agrees_with_a_naive_model() {
     for _ in 0..3000 {
         let model = Model::random(&mut rng);
         let report = model.play();
-        let counts = [
-            &report.lost,
-            &report.phantom,
-            &report.duplicated,
-            &report.misordered,
-        ]
-        .map(|kind| kind.count);
+        let counts =
+            [&report.lost, &report.phantom, &report.duplicated, &report.misordered].map(|kind| kind.count);
         assert_eq!(counts, model.counts(), "{model:?}");
     }
 }
@@ -151,13 +140,7 @@ struct Model {
 impl Model {
     fn random(rng: &mut StdRng) -> Self {
         let events: Vec<_> = (0..rng.random_range(0..8_u64))
-            .map(|number| {
-                (
-                    format!("k{}", rng.random_range(0..3)),
-                    number,
-                    rng.random_range(0..3),
-                )
-            })
+            .map(|number| (format!("k{}", rng.random_range(0..3)), number, rng.random_range(0..3)))
             .collect();
         let deliveries = (0..rng.random_range(0..12))
             .map(|_| (rng.random_range(0..2), rng.random_range(0..=events.len())))
@@ -184,15 +167,9 @@ impl Model {
 
     fn counts(&self) -> [usize; 4] {
         let is_real = |n: usize| self.events.get(n).is_some_and(|event| event.2 > 0);
-        let is_first = |at: usize| {
-            self.deliveries[..at]
-                .iter()
-                .all(|(_, n)| *n != self.deliveries[at].1)
-        };
-        let firsts: Vec<_> = (0..self.deliveries.len())
-            .filter(|at| is_first(*at))
-            .map(|at| self.deliveries[at])
-            .collect();
+        let is_first = |at: usize| self.deliveries[..at].iter().all(|(_, n)| *n != self.deliveries[at].1);
+        let firsts: Vec<_> =
+            (0..self.deliveries.len()).filter(|at| is_first(*at)).map(|at| self.deliveries[at]).collect();
         let lost =
             (0..self.events.len()).filter(|n| self.events[*n].2 == 2 && firsts.iter().all(|(_, f)| f != n));
         let phantom = firsts.iter().filter(|(_, n)| !is_real(*n));
@@ -205,11 +182,6 @@ impl Model {
                 .any(|(r, m)| *r == reader && self.events[*m].0 == *key && self.events[*m].1 > *number)
         };
         let misordered = (0..real.len()).filter(|at| overtaken(*at));
-        [
-            lost.count(),
-            phantom.count(),
-            self.deliveries.len() - firsts.len(),
-            misordered.count(),
-        ]
+        [lost.count(), phantom.count(), self.deliveries.len() - firsts.len(), misordered.count()]
     }
 }

@@ -15,10 +15,7 @@ pub(super) fn later(server: String, database: String) {
     static JOBS: LazyLock<Option<Sender<Job>>> = LazyLock::new(|| {
         let (sender, receiver) = channel();
         // Without the thread databases stay until the server is removed, which is no reason to fail a test.
-        std::thread::Builder::new()
-            .name("database removal".into())
-            .spawn(|| work(receiver))
-            .ok()?;
+        std::thread::Builder::new().name("database removal".into()).spawn(|| work(receiver)).ok()?;
         Some(sender)
     });
     if let Some(jobs) = &*JOBS {
@@ -41,11 +38,7 @@ fn work(jobs: Receiver<Job>) {
 
 async fn remove(server: &str, database: &str) -> Result<()> {
     let mut admin = PgConnection::connect(server).await?;
-    admin
-        .execute(AssertSqlSafe(format!(
-            r#"drop database if exists "{database}" with (force)"#
-        )))
-        .await?;
+    admin.execute(AssertSqlSafe(format!(r#"drop database if exists "{database}" with (force)"#))).await?;
     admin.close().await?;
     Ok(())
 }

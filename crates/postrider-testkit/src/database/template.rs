@@ -24,10 +24,7 @@ impl Template {
         F: Fn(String) -> R + Send + Sync + 'static,
         R: Future<Output = Result<()>> + Send + 'static,
     {
-        Self {
-            name: name.into(),
-            prepare: Box::new(move |url| Box::pin(prepare(url))),
-        }
+        Self { name: name.into(), prepare: Box::new(move |url| Box::pin(prepare(url))) }
     }
 
     /// An empty database.
@@ -51,32 +48,19 @@ impl Template {
         let _lock = tokio::task::spawn_blocking(move || Run::current()?.lock(&lock)).await??;
         let done = self.database();
         let exists = "select from pg_database where datname = $1";
-        if sqlx::query(exists)
-            .bind(&done)
-            .fetch_optional(&mut *admin)
-            .await?
-            .is_some()
-        {
+        if sqlx::query(exists).bind(&done).fetch_optional(&mut *admin).await?.is_some() {
             return Ok(());
         }
         let draft = format!("draft_{}", self.name);
         // Left over only where an earlier try failed.
-        execute(
-            admin,
-            format!(r#"drop database if exists "{draft}" with (force)"#),
-        )
-        .await?;
+        execute(admin, format!(r#"drop database if exists "{draft}" with (force)"#)).await?;
         execute(admin, format!(r#"create database "{draft}""#)).await?;
         (self.prepare)(server.url(&draft))
             .await
             .with_context(|| format!("preparing template {}", self.name))?;
         // A copy fails while anyone is connected to its template. Connections that `prepare` has closed may
         // take a moment to be gone, others are a mistake; then nobody may come in any more.
-        execute(
-            admin,
-            format!(r#"alter database "{draft}" with allow_connections false"#),
-        )
-        .await?;
+        execute(admin, format!(r#"alter database "{draft}" with allow_connections false"#)).await?;
         sqlx::query("select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = $1")
             .bind(&draft)
             .execute(&mut *admin)

@@ -38,11 +38,7 @@ impl Service for Cluster {
             }
             Origin::StandbyOf { port } => {
                 let program = self.version.bin_dir()?.join("pg_basebackup");
-                ensure!(
-                    program.exists(),
-                    "PostgreSQL {} here comes without pg_basebackup",
-                    self.version
-                );
+                ensure!(program.exists(), "PostgreSQL {} here comes without pg_basebackup", self.version);
                 let mut command = place.user.command(program);
                 command.args("-h 127.0.0.1 -U postgres -R -X stream -c fast -N".split(' '));
                 run_to_end(command.args(["-p", &port.to_string()]).arg("-D").arg(&data))?;
@@ -74,15 +70,9 @@ impl Service for Cluster {
         let Ok(text) = fs::read_to_string(Self::data_dir(place).join("postmaster.pid")) else {
             return;
         };
-        let segment = text
-            .lines()
-            .nth(6)
-            .and_then(|line| line.split_whitespace().nth(1));
+        let segment = text.lines().nth(6).and_then(|line| line.split_whitespace().nth(1));
         if let Some(segment) = segment {
-            let _ = Command::new("ipcrm")
-                .args(["-m", segment])
-                .stderr(Stdio::null())
-                .status();
+            let _ = Command::new("ipcrm").args(["-m", segment]).stderr(Stdio::null()).status();
         }
     }
 }
@@ -104,10 +94,8 @@ impl Cluster {
     /// Adds settings for the next start. In the file, not on the command line, so that `alter system` wins.
     pub(super) fn configure(place: &Place, settings: &Settings) -> Result<()> {
         let path = Self::data_dir(place).join("postgresql.conf");
-        let mut file = OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .with_context(|| path.display().to_string())?;
+        let mut file =
+            OpenOptions::new().append(true).open(&path).with_context(|| path.display().to_string())?;
         Ok(file.write_all(settings.lines().as_bytes())?)
     }
 
@@ -127,17 +115,7 @@ impl Cluster {
         place.user.own(&home)?;
         let draft = home.join("draft");
         let mut command = place.user.command(self.version.bin_dir()?.join("initdb"));
-        command.args([
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale=C.UTF-8",
-            "--no-sync",
-            "-D",
-        ]);
+        command.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D"]);
         run_to_end(command.arg(&draft))?;
         fs::rename(&draft, &done)?;
         Ok(done)

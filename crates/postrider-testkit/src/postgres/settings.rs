@@ -41,10 +41,7 @@ impl Settings {
 
     /// Sets one, replacing an earlier value.
     #[must_use]
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "values are literals, numbers as well as texts"
-    )]
+    #[expect(clippy::needless_pass_by_value, reason = "values are literals, numbers as well as texts")]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.0.insert(name.to_owned(), value.to_string());
         self
@@ -91,9 +88,6 @@ mod tests {
 
     #[test]
     fn values_are_quoted() {
-        assert_eq!(
-            Settings::empty().set("search_path", "a, 'b'").lines(),
-            "search_path = 'a, ''b'''\n"
-        );
+        assert_eq!(Settings::empty().set("search_path", "a, 'b'").lines(), "search_path = 'a, ''b'''\n");
     }
 }

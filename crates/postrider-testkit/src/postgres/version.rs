@@ -36,10 +36,7 @@ impl Version {
     /// The newest version a distribution's package has installed, whichever that is: for a demonstration
     /// that should run anywhere. Tests name their version.
     pub fn any_installed() -> Result<Self> {
-        let found = Self::ALL
-            .into_iter()
-            .rev()
-            .find(|version| version.packaged().join("initdb").exists());
+        let found = Self::ALL.into_iter().rev().find(|version| version.packaged().join("initdb").exists());
         found.context(
             "no PostgreSQL 14 to 18 is installed: run ./dev setup, or install your distribution's package",
         )
@@ -49,22 +46,13 @@ impl Version {
     pub fn bin_dir(self) -> Result<PathBuf> {
         let downloaded = self.downloaded();
         // 15 is always the package's: some tests need the client programs that only come with it.
-        let dir = if self == Self::V15 || !downloaded.exists() {
-            self.packaged()
-        } else {
-            downloaded
-        };
-        ensure!(
-            dir.join("initdb").exists(),
-            "PostgreSQL {self} is not installed: run ./dev setup"
-        );
+        let dir = if self == Self::V15 || !downloaded.exists() { self.packaged() } else { downloaded };
+        ensure!(dir.join("initdb").exists(), "PostgreSQL {self} is not installed: run ./dev setup");
         Ok(dir)
     }
 
     fn packaged(self) -> PathBuf {
-        Path::new("/usr/lib/postgresql")
-            .join(self.to_string())
-            .join("bin")
+        Path::new("/usr/lib/postgresql").join(self.to_string()).join("bin")
     }
 
     fn downloaded(self) -> PathBuf {

@@ -123,7 +123,5 @@ async fn pass_when_connected(switches: &mut watch::Receiver<Switches>) {
 
 /// How much to write at once: a twentieth of a second's worth when throttled, so that the flow is even.
 fn slice(rate: Option<u64>) -> usize {
-    rate.map_or(CHUNK, |rate| {
-        usize::try_from(rate / 20).unwrap_or(CHUNK).clamp(1, CHUNK)
-    })
+    rate.map_or(CHUNK, |rate| usize::try_from(rate / 20).unwrap_or(CHUNK).clamp(1, CHUNK))
 }

@@ -77,10 +77,7 @@ async fn cut_closes_open_connections_only() {
 async fn reset_is_seen_as_reset() {
     let (proxy, mut client) = proxy().await;
     proxy.reset();
-    assert_eq!(
-        client.read(&mut [0]).await.unwrap_err().kind(),
-        ErrorKind::ConnectionReset
-    );
+    assert_eq!(client.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert_eq!(ask(&mut connect(&proxy).await, b"again").await, b"again");
 }
 
@@ -121,21 +118,13 @@ async fn delay_counts_both_ways_but_does_not_add_up() {
     let (mut from, mut to) = client.split();
     let mut answer = vec![0; large.len()];
     tokio::try_join!(to.write_all(&large), from.read_exact(&mut answer)).unwrap();
-    assert!(
-        start.elapsed() >= Duration::from_millis(200),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
     // One chunk after the other would take 62 times 200 ms.
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
     proxy.heal();
     let start = Instant::now();
     ask(&mut client, b"quick").await;
-    assert!(
-        start.elapsed() < Duration::from_millis(100),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -144,11 +133,7 @@ async fn throttle_limits_the_rate() {
     proxy.throttle(10_000);
     let start = Instant::now();
     ask(&mut client, &[1; 3000]).await;
-    assert!(
-        start.elapsed() >= Duration::from_millis(250),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() >= Duration::from_millis(250), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -160,10 +145,7 @@ async fn truncate_passes_exactly_so_many_bytes_then_cuts_once() {
     // The end may be a reset: the server's other three bytes were never read.
     let _ = client.read_to_end(&mut received).await;
     assert_eq!(received, b"0123456");
-    assert_eq!(
-        ask(&mut connect(&proxy).await, b"0123456789").await,
-        b"0123456789"
-    );
+    assert_eq!(ask(&mut connect(&proxy).await, b"0123456789").await, b"0123456789");
 }
 
 #[tokio::test]
@@ -186,10 +168,7 @@ async fn a_dropped_direction_swallows_and_never_leaves_a_hole() {
         assert!(is_silent(&mut client).await);
         proxy.heal();
         client.write_all(b"more").await.unwrap();
-        assert_eq!(
-            client.read(&mut [0]).await.unwrap_err().kind(),
-            ErrorKind::ConnectionReset
-        );
+        assert_eq!(client.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
 }
 
@@ -209,11 +188,7 @@ async fn refuse_turns_away_newcomers_only() {
 #[tokio::test]
 async fn a_dead_upstream_resets_and_another_can_take_over() {
     let (proxy, _client) = proxy().await;
-    let gone = TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     proxy.set_upstream(gone.to_string());
     assert!(connect(&proxy).await.read(&mut [0]).await.is_err());
     proxy.set_upstream(echo_server().await);

@@ -23,9 +23,7 @@ pub(super) fn stale_runs(parent: &Path) {
 /// `rest` is the directory's name without the prefix: pid, dash, random number.
 fn is_stale(dir: &Path, rest: &str) -> bool {
     // A directory that is just being made has no pid file yet: its name must do.
-    let pid = fs::read_to_string(dir.join("pid"))
-        .ok()
-        .and_then(|text| text.trim().parse().ok());
+    let pid = fs::read_to_string(dir.join("pid")).ok().and_then(|text| text.trim().parse().ok());
     let pid = pid.or_else(|| rest.split('-').next()?.parse().ok());
     let Some(pid) = pid else { return false };
     if Process::find(pid).is_some() {
@@ -53,11 +51,7 @@ mod tests {
                 _ => format!("{PREFIX}{name}"),
             };
             fs::create_dir_all(parent.join(&dir)).unwrap();
-            let owner = if name == "owned" {
-                alive.to_string()
-            } else {
-                dead.to_string()
-            };
+            let owner = if name == "owned" { alive.to_string() } else { dead.to_string() };
             if !name.starts_with("young") {
                 fs::write(parent.join(&dir).join("pid"), owner).unwrap();
             }
@@ -67,10 +61,8 @@ mod tests {
 
         stale_runs(&parent);
 
-        let mut left: Vec<_> = fs::read_dir(&parent)
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut left: Vec<_> =
+            fs::read_dir(&parent).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
         let expected = [
             format!("{PREFIX}{alive}-cafe"),

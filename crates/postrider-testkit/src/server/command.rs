@@ -18,10 +18,7 @@ pub struct CommandLine {
 impl CommandLine {
     /// A command without arguments.
     pub fn new(program: impl AsRef<Path>) -> Self {
-        Self {
-            words: vec![program.as_ref().to_string_lossy().into_owned()],
-            environment: Vec::new(),
-        }
+        Self { words: vec![program.as_ref().to_string_lossy().into_owned()], environment: Vec::new() }
     }
 
     /// Adds an argument.
@@ -49,11 +46,7 @@ impl CommandLine {
     pub(super) fn into_words(self, user: &User, stop: &Stop) -> Vec<String> {
         let mut words = user.prefix();
         // The kernel stops the server should even its guardian be killed.
-        words.extend([
-            "--pdeathsig".to_owned(),
-            stop.signal_name().to_owned(),
-            "--".to_owned(),
-        ]);
+        words.extend(["--pdeathsig".to_owned(), stop.signal_name().to_owned(), "--".to_owned()]);
         if !self.environment.is_empty() {
             words.push("env".to_owned());
             words.extend(self.environment);
@@ -65,10 +58,7 @@ impl CommandLine {
 
 /// Runs a command that ends by itself; its standard error is in the error if it fails.
 pub fn run_to_end(command: &mut Command) -> Result<()> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("running {command:?}"))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("running {command:?}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{command:?} failed with {}:\n{}", output.status, said.trim());

@@ -53,29 +53,14 @@ impl<S: Service> Server<S> {
         if let Ok(card) = fs::read(&path) {
             let card: Card =
                 serde_json::from_slice(&card).with_context(|| format!("reading {}", path.display()))?;
-            let place = Place {
-                dir: run.dir().join(&name),
-                ports: card.ports,
-                user: User::for_servers()?,
-            };
-            let life = Incarnation {
-                process: card.process,
-                guardian: None,
-            };
-            let server = Self {
-                service,
-                place,
-                shared: true,
-                incarnation: Mutex::new(Some(life)),
-            };
+            let place = Place { dir: run.dir().join(&name), ports: card.ports, user: User::for_servers()? };
+            let life = Incarnation { process: card.process, guardian: None };
+            let server = Self { service, place, shared: true, incarnation: Mutex::new(Some(life)) };
             server.ensure_alive()?;
             return Ok(server);
         }
         let server = Self::first_start(service, run, &name, true)?;
-        let card = Card {
-            process: server.process()?,
-            ports: server.place.ports.clone(),
-        };
+        let card = Card { process: server.process()?, ports: server.place.ports.clone() };
         fs::write(&path, serde_json::to_vec(&card)?)?;
         Ok(server)
     }
@@ -92,11 +77,7 @@ impl<S: Service> Server<S> {
         let user = User::for_servers()?;
         let dir = run.dir().join(name);
         let mut server = Self {
-            place: Place {
-                dir,
-                ports: Vec::new(),
-                user,
-            },
+            place: Place { dir, ports: Vec::new(), user },
             service,
             shared,
             incarnation: Mutex::new(None),
@@ -107,13 +88,9 @@ impl<S: Service> Server<S> {
             fs::create_dir(&server.place.dir)
                 .with_context(|| format!("making {}", server.place.dir.display()))?;
             server.place.user.own(&server.place.dir)?;
-            let prepared = server
-                .service
-                .prepare(&server.place)
-                .with_context(|| format!("preparing {name}"));
-            let started = prepared
-                .and_then(|()| server.launch_unchecked())
-                .and_then(|()| server.wait_until_ready());
+            let prepared = server.service.prepare(&server.place).with_context(|| format!("preparing {name}"));
+            let started =
+                prepared.and_then(|()| server.launch_unchecked()).and_then(|()| server.wait_until_ready());
             match started {
                 Ok(()) => return Ok(server),
                 Err(error) => {
@@ -141,10 +118,7 @@ impl<S: Service> Server<S> {
     /// Its process.
     pub fn process(&self) -> Result<Process> {
         let life = self.incarnation();
-        Ok(life
-            .as_ref()
-            .with_context(|| format!("{} is stopped", self.service.name()))?
-            .process)
+        Ok(life.as_ref().with_context(|| format!("{} is stopped", self.service.name()))?.process)
     }
 
     /// Fails with the end of its log if it has died by itself.
@@ -179,11 +153,7 @@ impl<S: Service> Server<S> {
         }
         let alive = process.is_alive();
         self.kill_unchecked()?;
-        Err(self.died(if alive {
-            "was not ready in time"
-        } else {
-            "ended before it was ready"
-        }))
+        Err(self.died(if alive { "was not ready in time" } else { "ended before it was ready" }))
     }
 
     /// Asks it to end with `signal` and waits for that; kills it after the grace period of its service.
@@ -199,11 +169,7 @@ impl<S: Service> Server<S> {
     }
 
     fn ensure_private(&self) -> Result<()> {
-        ensure!(
-            !self.shared,
-            "{} is shared by the whole run: ask for a private one",
-            self.service.name()
-        );
+        ensure!(!self.shared, "{} is shared by the whole run: ask for a private one", self.service.name());
         Ok(())
     }
 
@@ -214,19 +180,13 @@ impl<S: Service> Server<S> {
             let _ = fs::remove_file(self.place.dir.join(stale));
         }
         let stop = self.service.stop();
-        let words = self
-            .service
-            .command(&self.place)?
-            .into_words(&self.place.user, &stop);
+        let words = self.service.command(&self.place)?.into_words(&self.place.user, &stop);
         let mut guardian = Run::current()?.start_guardian(&self.place, &stop, &words)?;
         loop {
             // Looked at first: a guardian that has ended leaves no more to come.
             let ended = guardian.try_wait()?.is_some();
             if let Some(process) = self.read_pid() {
-                *slot = Some(Incarnation {
-                    process,
-                    guardian: Some(guardian),
-                });
+                *slot = Some(Incarnation { process, guardian: Some(guardian) });
                 return Ok(());
             }
             if ended {
@@ -270,27 +230,14 @@ impl<S: Service> Server<S> {
     }
 
     fn read_pid(&self) -> Option<Process> {
-        Process::find(
-            fs::read_to_string(self.place.dir.join("server.pid"))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()?,
-        )
+        Process::find(fs::read_to_string(self.place.dir.join("server.pid")).ok()?.trim().parse().ok()?)
     }
 
     fn died(&self, what: &str) -> anyhow::Error {
         let status = fs::read_to_string(self.place.dir.join("exit")).unwrap_or_default();
-        let status = if status.is_empty() {
-            String::new()
-        } else {
-            format!(" with status {}", status.trim())
-        };
-        anyhow!(
-            "{} {what}{status}; the end of its log:\n{}",
-            self.service.name(),
-            self.place.log_tail()
-        )
+        let status =
+            if status.is_empty() { String::new() } else { format!(" with status {}", status.trim()) };
+        anyhow!("{} {what}{status}; the end of its log:\n{}", self.service.name(), self.place.log_tail())
     }
 
     fn incarnation(&self) -> MutexGuard<'_, Option<Incarnation>> {

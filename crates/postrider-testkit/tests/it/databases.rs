@@ -17,9 +17,7 @@ async fn a_template_is_prepared_once_for_many_tests_at_once() -> Result<()> {
         counter.fetch_add(1, Ordering::SeqCst);
         async move {
             let mut connection = PgConnection::connect(&url).await?;
-            connection
-                .execute("create table t as select 42 as answer")
-                .await?;
+            connection.execute("create table t as select 42 as answer").await?;
             Ok(connection.close().await?)
         }
     }));
@@ -31,9 +29,7 @@ async fn a_template_is_prepared_once_for_many_tests_at_once() -> Result<()> {
         tests.spawn(async move {
             let database = server.database(&template).await?;
             let mut connection = database.connect().await?;
-            let answer: i32 = sqlx::query_scalar("select answer from t")
-                .fetch_one(&mut connection)
-                .await?;
+            let answer: i32 = sqlx::query_scalar("select answer from t").fetch_one(&mut connection).await?;
             anyhow::Ok((answer, database))
         });
     }
@@ -65,22 +61,9 @@ async fn a_template_that_failed_is_tried_again() -> Result<()> {
             Ok(())
         }
     });
-    let error = server
-        .database(&template)
-        .await
-        .err()
-        .map(|error| format!("{error:#}"));
-    assert_eq!(
-        error.as_deref(),
-        Some("preparing template fails_once: not this time")
-    );
-    server
-        .database(&template)
-        .await?
-        .connect()
-        .await?
-        .execute("select from t")
-        .await?;
+    let error = server.database(&template).await.err().map(|error| format!("{error:#}"));
+    assert_eq!(error.as_deref(), Some("preparing template fails_once: not this time"));
+    server.database(&template).await?.connect().await?.execute("select from t").await?;
     Ok(())
 }
 
@@ -103,16 +86,11 @@ async fn a_dropped_database_disappears_although_someone_is_connected() -> Result
 
 #[tokio::test]
 async fn roles_have_an_address_of_their_own() -> Result<()> {
-    let database = postgres(Version::default())
-        .await?
-        .database(&Template::empty())
-        .await?;
+    let database = postgres(Version::default()).await?.database(&Template::empty()).await?;
     let mut admin = database.connect().await?;
     admin.execute("create role testkit_app login").await?;
     let mut app = PgConnection::connect(&database.url_as("testkit_app")).await?;
-    let user: String = sqlx::query_scalar("select current_user::text")
-        .fetch_one(&mut app)
-        .await?;
+    let user: String = sqlx::query_scalar("select current_user::text").fetch_one(&mut app).await?;
     assert_eq!(user, "testkit_app");
     admin.execute("drop role testkit_app").await?;
     Ok(())

@@ -9,16 +9,11 @@ use postrider_testkit::{
 use sqlx::{Executor as _, PgConnection};
 
 async fn setting(connection: &mut PgConnection, name: &str) -> Result<String> {
-    Ok(sqlx::query_scalar("select current_setting($1)")
-        .bind(name)
-        .fetch_one(connection)
-        .await?)
+    Ok(sqlx::query_scalar("select current_setting($1)").bind(name).fetch_one(connection).await?)
 }
 
 async fn count(server: &PostgresServer) -> Result<i64> {
-    Ok(sqlx::query_scalar("select count(*) from t")
-        .fetch_one(&mut server.connect().await?)
-        .await?)
+    Ok(sqlx::query_scalar("select count(*) from t").fetch_one(&mut server.connect().await?).await?)
 }
 
 #[tokio::test]
@@ -29,10 +24,7 @@ async fn every_version_serves_and_copies_templates() -> Result<()> {
         let started = start.elapsed();
         let start = Instant::now();
         let database = server.database(&Template::empty()).await?;
-        eprintln!(
-            "PostgreSQL {version}: start {started:?}, first database {:?}",
-            start.elapsed()
-        );
+        eprintln!("PostgreSQL {version}: start {started:?}, first database {:?}", start.elapsed());
         let mut connection = database.connect().await?;
         let number: i32 = setting(&mut connection, "server_version_num").await?.parse()?;
         assert_eq!(number / 10_000, i32::try_from(version.major())?);
@@ -47,22 +39,9 @@ async fn shared_servers_are_told_apart_by_their_settings() -> Result<()> {
     let prepared = postgres_with(Version::default(), Settings::with_prepared_transactions()).await?;
     assert_eq!(usual.pid()?, same.pid()?);
     assert_ne!(usual.pid()?, prepared.pid()?);
-    assert_eq!(
-        setting(&mut usual.connect().await?, "max_prepared_transactions").await?,
-        "0"
-    );
-    assert_eq!(
-        setting(&mut prepared.connect().await?, "max_prepared_transactions").await?,
-        "64"
-    );
-    assert!(
-        usual
-            .crash()
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("shared by the whole run")
-    );
+    assert_eq!(setting(&mut usual.connect().await?, "max_prepared_transactions").await?, "0");
+    assert_eq!(setting(&mut prepared.connect().await?, "max_prepared_transactions").await?, "64");
+    assert!(usual.crash().await.unwrap_err().to_string().contains("shared by the whole run"));
     Ok(())
 }
 
@@ -100,24 +79,14 @@ async fn a_private_server_survives_every_kind_of_end() -> Result<()> {
 async fn a_crash_ends_backends_in_the_middle_of_a_query() -> Result<()> {
     let server = PostgresServer::private(Version::default(), Settings::for_tests()).await?;
     let mut client = server.connect().await?;
-    let backend: i32 = sqlx::query_scalar("select pg_backend_pid()")
-        .fetch_one(&mut client)
-        .await?;
+    let backend: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut client).await?;
     let backend = Process::find(backend).expect("the backend runs");
     let busy = tokio::spawn(async move {
-        client
-            .execute("select count(*) from generate_series(1, 1000000000)")
-            .await
-            .map(drop)
+        client.execute("select count(*) from generate_series(1, 1000000000)").await.map(drop)
     });
     let mut observer = server.connect().await?;
     let active = "select from pg_stat_activity where state = 'active' and pid = $1";
-    while sqlx::query(active)
-        .bind(backend.pid())
-        .fetch_optional(&mut observer)
-        .await?
-        .is_none()
-    {
+    while sqlx::query(active).bind(backend.pid()).fetch_optional(&mut observer).await?.is_none() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.crash().await?;
@@ -159,16 +128,10 @@ async fn settings_change_with_the_next_start_or_by_alter_system() -> Result<()> 
 #[tokio::test]
 async fn a_server_that_cannot_start_says_why() {
     let wrong = Settings::for_tests().set("no_such_setting", 1);
-    let error = PostgresServer::private(Version::default(), wrong)
-        .await
-        .err()
-        .expect("must not start");
+    let error = PostgresServer::private(Version::default(), wrong).await.err().expect("must not start");
     let text = format!("{error:#}");
     assert!(text.contains("ended before it was ready with status 1"), "{text}");
-    assert!(
-        text.contains(r#"unrecognized configuration parameter "no_such_setting""#),
-        "{text}"
-    );
+    assert!(text.contains(r#"unrecognized configuration parameter "no_such_setting""#), "{text}");
 }
 
 #[tokio::test]
@@ -187,14 +150,7 @@ async fn a_launched_server_becomes_ready_by_itself() -> Result<()> {
     let server = PostgresServer::private(Version::default(), Settings::for_tests()).await?;
     server.crash().await?;
     server.launch().await?;
-    assert!(
-        server
-            .start()
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("is running already")
-    );
+    assert!(server.start().await.unwrap_err().to_string().contains("is running already"));
     server.wait_until_ready().await?;
     server.connect().await?;
     Ok(())
@@ -206,13 +162,7 @@ async fn programs_run_as_the_servers_user() -> Result<()> {
     server.stop().await?;
     let data = server.data_dir();
     // The first transaction of a page of the commit log: no older page of it has to exist.
-    let output = server
-        .run_as("pg_resetwal")?
-        .arg("-x")
-        .arg("4194304")
-        .arg("-D")
-        .arg(data)
-        .output()?;
+    let output = server.run_as("pg_resetwal")?.arg("-x").arg("4194304").arg("-D").arg(data).output()?;
     assert!(output.status.success(), "{output:?}");
     server.start().await?;
     let xid: String = sqlx::query_scalar("select pg_current_xact_id()::text")
@@ -228,21 +178,13 @@ async fn a_standby_follows_and_takes_over() -> Result<()> {
     let primary = PostgresServer::private(Version::default(), Settings::for_tests()).await?;
     primary.connect().await?.execute("create table t(i int)").await?;
     let standby = primary.standby(Settings::for_tests()).await?;
-    primary
-        .connect()
-        .await?
-        .execute("insert into t values (1)")
-        .await?;
+    primary.connect().await?.execute("insert into t values (1)").await?;
     while count(&standby).await? == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     primary.crash().await?;
     standby.connect().await?.execute("select pg_promote()").await?;
-    standby
-        .connect()
-        .await?
-        .execute("insert into t values (2)")
-        .await?;
+    standby.connect().await?.execute("insert into t values (2)").await?;
     assert_eq!(count(&standby).await?, 2);
     Ok(())
 }

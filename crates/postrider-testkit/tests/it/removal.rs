@@ -36,32 +36,16 @@ fn start(test: &str) -> Result<Victim> {
     // The harness prints without line ends too, so ours may not start a line.
     while !line.contains("server:") {
         line.clear();
-        ensure!(
-            stdout.read_line(&mut line)? > 0,
-            "the child ended without a server"
-        );
+        ensure!(stdout.read_line(&mut line)? > 0, "the child ended without a server");
     }
-    let mut words = line
-        .split_once("server:")
-        .unwrap_or_default()
-        .1
-        .split_whitespace();
+    let mut words = line.split_once("server:").unwrap_or_default().1.split_whitespace();
     let pid = words.next().context("pid")?.parse()?;
     let run = PathBuf::from(words.next().context("directory")?);
     let server = Process::find(pid).context("the server runs")?;
     ensure!(run.join("pid").exists());
     // Only now may the child go on and end its server.
-    child
-        .stdin
-        .as_mut()
-        .context("stdin is piped")?
-        .write_all(b"go on\n")?;
-    Ok(Victim {
-        child,
-        stdout,
-        server,
-        run,
-    })
+    child.stdin.as_mut().context("stdin is piped")?.write_all(b"go on\n")?;
+    Ok(Victim { child, stdout, server, run })
 }
 
 impl Victim {
@@ -71,12 +55,7 @@ impl Victim {
         let status = self.child.wait()?;
         let start = Instant::now();
         while self.server.is_alive() || self.run.exists() {
-            ensure!(
-                start.elapsed() < PATIENCE,
-                "left behind: {:?} {}",
-                self.server,
-                self.run.display()
-            );
+            ensure!(start.elapsed() < PATIENCE, "left behind: {:?} {}", self.server, self.run.display());
             std::thread::sleep(Duration::from_millis(5));
         }
         eprintln!("{status}: all gone after {:?}", start.elapsed());
@@ -161,17 +140,8 @@ fn after_kill_9_while_the_server_is_down() -> Result<()> {
 fn after_the_guardian_was_killed() -> Result<()> {
     let mut victim = start("removal::child_waits")?;
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", victim.server.pid()))?;
-    let guardian = stat
-        .rsplit_once(") ")
-        .context("stat")?
-        .1
-        .split(' ')
-        .nth(1)
-        .context("parent")?
-        .parse()?;
-    Process::find(guardian)
-        .context("guardian")?
-        .signal(postrider_testkit::Signal::KILL)?;
+    let guardian = stat.rsplit_once(") ").context("stat")?.1.split(' ').nth(1).context("parent")?.parse()?;
+    Process::find(guardian).context("guardian")?.signal(postrider_testkit::Signal::KILL)?;
     victim.server.wait_gone(PATIENCE)?;
     victim.child.kill()?;
     victim.assert_all_gone()

@@ -16,12 +16,7 @@ struct Script {
 
 impl Script {
     fn new(text: &'static str, stop: Stop) -> Self {
-        Self {
-            text,
-            stop,
-            deadline: Duration::from_mins(1),
-            prepared: AtomicU32::new(0),
-        }
+        Self { text, stop, deadline: Duration::from_mins(1), prepared: AtomicU32::new(0) }
     }
 }
 
@@ -41,9 +36,7 @@ impl Service for Script {
     }
 
     fn command(&self, place: &Place) -> Result<CommandLine> {
-        let [first, second] = place.ports[..] else {
-            anyhow::bail!("two ports were asked for")
-        };
+        let [first, second] = place.ports[..] else { anyhow::bail!("two ports were asked for") };
         Ok(CommandLine::new("/bin/sh")
             .args(["-c", self.text, "script"])
             .arg(first.to_string())
@@ -68,10 +61,7 @@ impl Service for Script {
 fn a_script_that_starts_helpers_is_stopped_as_a_group() -> Result<()> {
     // The shell waits for its child and would ignore INT if it were started as a plain background command.
     let text = r#"test "$1" != "$2"; echo "$GREETING"; sleep 1000 & sleep 1000 & touch ready; wait"#;
-    let stop = Stop {
-        target: StopTarget::Group,
-        ..Stop::with(Signal::INT)
-    };
+    let stop = Stop { target: StopTarget::Group, ..Stop::with(Signal::INT) };
     let server = Server::private(Script::new(text, stop))?;
     assert_eq!(server.place().log_tail(), "good morning");
     let process = server.process()?;
@@ -87,14 +77,8 @@ fn a_script_that_starts_helpers_is_stopped_as_a_group() -> Result<()> {
 
 #[test]
 fn a_server_that_ignores_its_stop_signal_is_killed() -> Result<()> {
-    let stop = Stop {
-        grace: Duration::from_secs(1),
-        ..Stop::with(Signal::TERM)
-    };
-    let server = Server::private(Script::new(
-        "trap '' TERM; touch ready; while :; do sleep 1; done",
-        stop,
-    ))?;
+    let stop = Stop { grace: Duration::from_secs(1), ..Stop::with(Signal::TERM) };
+    let server = Server::private(Script::new("trap '' TERM; touch ready; while :; do sleep 1; done", stop))?;
     let process = server.process()?;
     drop(server);
     assert!(!process.is_alive());
@@ -113,17 +97,10 @@ fn taken_ports_are_replaced() -> Result<()> {
 
 #[test]
 fn a_start_that_takes_too_long_is_given_up() {
-    let mut script = Script::new(
-        "echo $$; echo thinking; exec sleep 1000",
-        Stop::with(Signal::TERM),
-    );
+    let mut script = Script::new("echo $$; echo thinking; exec sleep 1000", Stop::with(Signal::TERM));
     script.deadline = Duration::from_millis(500);
     let error = Server::private(script).err().expect("never ready").to_string();
     assert!(error.contains("was not ready in time"), "{error}");
-    let pid = error
-        .lines()
-        .nth(1)
-        .and_then(|line| line.parse().ok())
-        .expect("the script's pid");
+    let pid = error.lines().nth(1).and_then(|line| line.parse().ok()).expect("the script's pid");
     assert_eq!(Process::find(pid), None);
 }

@@ -48,10 +48,8 @@ fn members_share_one_server_that_outlives_them_but_not_the_owner() -> Result<()>
         .process_group(0)
         .output()?;
     let text = String::from_utf8(output.stdout)?;
-    let pids: Vec<i32> = text
-        .lines()
-        .filter_map(|line| line.split_once("server: ")?.1.trim().parse().ok())
-        .collect();
+    let pids: Vec<i32> =
+        text.lines().filter_map(|line| line.split_once("server: ")?.1.trim().parse().ok()).collect();
     assert_eq!(pids.len(), 2, "{text}");
     assert_eq!(pids[0], pids[1]);
     assert!(text.contains("members done"), "{text}");
@@ -62,11 +60,7 @@ fn vanish(pid: i32, run: &Path) -> Result<()> {
     let server = Process::find(pid);
     let start = Instant::now();
     while run.exists() || server.is_some_and(Process::is_alive) {
-        ensure!(
-            start.elapsed() < Duration::from_secs(20),
-            "left behind: {}",
-            run.display()
-        );
+        ensure!(start.elapsed() < Duration::from_secs(20), "left behind: {}", run.display());
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -57,21 +57,13 @@ async fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let mut screen = Screen::default();
     let demo = Demo::start(&mut screen).await?;
     let books = Arc::new(Books::default());
-    let end = deliver(arguments, &demo, &books, &mut screen).await;
-    let exact = match end {
-        Ok(()) => {
-            let report = books.close();
-            screen.result(&report, books.yours())?;
-            report.is_exact()
-        }
-        Err(error) => {
-            demo.stop().await?;
-            return Err(error);
-        }
-    };
-    demo.stop().await?;
-    screen.line("PostgreSQL is stopped and its files are removed.")?;
-    Ok(exact)
+    let delivered = deliver(arguments, &demo, &books, &mut screen).await;
+    let stopped = demo.stop().await;
+    delivered?;
+    stopped?;
+    let report = books.close();
+    screen.result(&report, books.yours())?;
+    Ok(report.is_exact())
 }
 
 /// Runs the load and shows what is read, until the time is over or somebody presses Ctrl-C; then reads what is left.
@@ -112,6 +104,7 @@ async fn deliver(
     }
 
     load.stop().await?;
+    screen.end();
     let owed = demo.events().await?;
     let all_read = async {
         while !books.have_received(&owed) {

@@ -25,6 +25,8 @@ enum Style {
 pub(crate) struct Screen {
     colours: bool,
     began: Instant,
+    /// How long the load ran.
+    ran: Duration,
     last_line: Option<Instant>,
     /// Since the last summary.
     recent: Vec<Duration>,
@@ -36,6 +38,7 @@ impl Default for Screen {
         Self {
             colours: io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
             began: Instant::now(),
+            ran: Duration::ZERO,
             last_line: None,
             recent: Vec::new(),
             all: Vec::new(),
@@ -98,6 +101,11 @@ impl Screen {
         self.styled(Style::Faint, &text)
     }
 
+    /// The load has stopped.
+    pub(crate) fn end(&mut self) {
+        self.ran = self.began.elapsed();
+    }
+
     /// The end.
     pub(crate) fn result(&mut self, report: &Report, yours: usize) -> io::Result<()> {
         self.all.append(&mut self.recent);
@@ -114,7 +122,7 @@ impl Screen {
              delivered  {}: {} lost, {} invented, {} duplicated, {} out of order\n\
              lag        from commit to here {lags}, longest {}\n",
             report.committed,
-            self.began.elapsed().as_secs(),
+            self.ran.as_secs(),
             report.delivered,
             report.lost.count,
             report.phantom.count,
@@ -123,7 +131,10 @@ impl Screen {
             ms(longest)
         ))?;
         if report.is_exact() {
-            self.styled(Style::Loud, "Every committed event arrived, once and in order; no other did.")
+            self.styled(
+                Style::Loud,
+                "Every committed event arrived, once and in order; no other did. The server is gone again.",
+            )
         } else {
             self.styled(Style::Loud, &format!("This is not right, please report it: {report}"))
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::Result;
@@ -81,22 +82,29 @@ impl Bell {
         self.listener.as_ref().err().copied()
     }
 
-    /// Waits for a ticket.
+    /// Waits for a ticket. If several came, the highest speaks for all of them.
     pub async fn wait(&mut self, longest: Duration) -> Result<Heard> {
         let Ok(listener) = &mut self.listener else {
             tokio::time::sleep(longest).await;
             return Ok(Heard::Nothing);
         };
-        let deadline = tokio::time::Instant::now() + longest;
+        let mut highest = None;
+        let mut deadline = Instant::now() + longest;
         loop {
             match tokio::time::timeout_at(deadline, listener.try_recv()).await {
-                Err(_elapsed) => return Ok(Heard::Nothing),
+                Err(_elapsed) => return Ok(highest.map_or(Heard::Nothing, Heard::Ticket)),
                 Ok(Ok(Some(notification))) => {
                     if let Ok(ticket) = notification.payload().parse() {
-                        return Ok(Heard::Ticket(ticket));
+                        highest = highest.max(Some(ticket));
+                        // No more waiting, only what is there already.
+                        deadline = Instant::now();
                     }
                 }
-                Ok(Ok(None)) => return Ok(Heard::Broken),
+                Ok(Ok(None)) => {
+                    // Listen again before the next look, or what commits after it would be missed.
+                    listener.listen(CHANNEL).await?;
+                    return Ok(Heard::Broken);
+                }
                 Ok(Err(error)) => return Err(error.into()),
             }
         }
@@ -139,7 +147,7 @@ pub async fn take_ticket(connection: &mut PgConnection, sleep: Duration) -> Resu
     Ok(ticket.unsigned_abs())
 }
 
-/// An xid of our own, younger than the ticket.
+/// An xid of our own, younger than the ticket: a transaction of its own, because `nextval` takes its xid before it draws.
 pub async fn take_xid(connection: &mut PgConnection) -> Result<u64> {
     let xid: String = sqlx::query_scalar("select pg_current_xact_id()::text").fetch_one(connection).await?;
     parse_xid(&xid)

@@ -12,12 +12,12 @@ use super::error::{Error, Result};
 use super::lanes::Settling;
 use super::lease;
 use super::link::Link;
-use super::reader::{Batch, ReaderOptions};
+use super::reader::{Batch, ReaderOptions, Settled};
 use super::wake::{Action, Event, Sleeper};
 
 /// What a reader asks of its task.
 pub(super) enum Command {
-    Settle { link: Uuid, cursors: Vec<(i16, Settling)>, reply: oneshot::Sender<Result<()>> },
+    Settle { link: Uuid, cursors: Vec<(i16, Settling)>, reply: oneshot::Sender<Result<Settled>> },
     Close { reply: oneshot::Sender<Result<()>> },
 }
 
@@ -26,6 +26,7 @@ pub(super) enum Command {
 pub(super) struct State {
     pub(super) lanes: Vec<i16>,
     pub(super) silence: Option<Silence>,
+    pub(super) link: Option<Uuid>,
 }
 
 pub(super) struct Driver {
@@ -44,6 +45,7 @@ pub(super) struct Driver {
     idle_rounds: u32,
     /// The end of the pause or sleep it is in.
     resting_until: Option<Instant>,
+    ticket_ends: Instant,
 }
 
 impl Driver {
@@ -69,6 +71,7 @@ impl Driver {
             failures: 0,
             idle_rounds: 0,
             resting_until: None,
+            ticket_ends: Instant::now(),
         };
         driver.show();
         Ok(driver)
@@ -86,6 +89,7 @@ impl Driver {
                     let settled = self.settle(link, &cursors).await;
                     // Nobody may be waiting for the answer any more; it is stored all the same.
                     let _ = reply.send(settled);
+                    self.show();
                     continue;
                 }
                 Some(Command::Close { reply }) => {
@@ -132,12 +136,17 @@ impl Driver {
                 link.sleeper.on(Event::Looked { found, xmin });
                 if found {
                     self.idle_rounds = 0;
+                    // A busy reader never rests, so it has to hear here that somebody rang, or they would ring on.
+                    if let Heard::Ticket(ticket) = link.bell.wait(Duration::ZERO).await? {
+                        link.sleeper.on(Event::Notified(ticket));
+                    }
                     self.ready = Some(Batch { link: link.id, pages });
                     return Ok(());
                 }
                 return self.after_nothing().await;
             }
             Action::TakeTicket => {
+                self.ticket_ends = Instant::now() + longest;
                 let ticket = bell::take_ticket(&mut link.connection, longest + shortest).await?;
                 link.sleeper.on(Event::Ticket(ticket));
             }
@@ -151,7 +160,10 @@ impl Driver {
                 link.sleeper.on(Event::Disarmed);
             }
             Action::Watch => return self.rest(self.pause()).await,
-            Action::Sleep => return self.rest(longest).await,
+            // Never longer than producers heed the ticket.
+            Action::Sleep => {
+                return self.rest(self.ticket_ends.saturating_duration_since(Instant::now())).await;
+            }
         }
         Ok(())
     }
@@ -217,7 +229,14 @@ impl Driver {
             Heard::Ticket(ticket) => Event::Notified(ticket),
             // A heartbeat in the middle of a sleep does not end it.
             Heard::Nothing if Instant::now() < until => return Ok(()),
-            Heard::Nothing | Heard::Broken => Event::TimedOut,
+            Heard::Nothing => Event::TimedOut,
+            // What was rung in between is gone: begin anew, with a look.
+            Heard::Broken => {
+                self.resting_until = None;
+                self.idle_rounds = 0;
+                link.sleeper = Sleeper::default();
+                return Ok(());
+            }
         };
         self.resting_until = None;
         if event != Event::TimedOut {
@@ -227,13 +246,13 @@ impl Driver {
         Ok(())
     }
 
-    async fn settle(&mut self, of: Uuid, cursors: &[(i16, Settling)]) -> Result<()> {
+    async fn settle(&mut self, of: Uuid, cursors: &[(i16, Settling)]) -> Result<Settled> {
         let Some(link) = self.link.as_mut().filter(|link| link.id == of) else {
             return Err(Error::ConnectionLost { sink: self.options.sink.clone() });
         };
         let settled = link.settle(cursors).await;
-        if matches!(settled, Err(Error::Database(_))) {
-            // Whether it was stored is unknown: only what is stored counts from here on.
+        if matches!(settled, Err(Error::Database(_) | Error::LeaseLost { .. })) {
+            // Whether it was stored is unknown, or somebody else stores now: only what is stored counts from here on.
             self.drop_link();
         }
         settled
@@ -266,10 +285,11 @@ impl Driver {
     }
 
     fn show(&self) {
-        let state = self
-            .link
-            .as_ref()
-            .map(|link| State { lanes: link.lanes.numbers(), silence: link.bell.silence() });
+        let state = self.link.as_ref().map(|link| State {
+            lanes: link.lanes.numbers(),
+            silence: link.bell.silence(),
+            link: Some(link.id),
+        });
         let state = state.unwrap_or_default();
         self.state.send_if_modified(|shown| {
             let changed = *shown != state;

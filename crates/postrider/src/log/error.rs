@@ -38,6 +38,13 @@ pub enum Error {
     )]
     NotPrimary,
 
+    /// Something between us and the server takes no settings for a session.
+    #[error(
+        "a pooler is in between that takes no session settings ({0}); reading needs a session of its own: connect to the server \
+         itself. Producers may go through the pooler"
+    )]
+    Pooler(#[source] sqlx::Error),
+
     /// A setting that reading depends on did not take.
     #[error(
         "the session setting {name} is {found:?}, not {wanted:?}, after it was set; something between us and the server \

@@ -11,7 +11,7 @@ use super::bell::Bell;
 use super::error::{Error, Result};
 use super::lanes::{Lanes, Place, Settling};
 use super::progress::{self, Tenure};
-use super::reader::ReaderOptions;
+use super::reader::{ReaderOptions, Settled};
 use super::round::{self, Page, Round};
 use super::wake::Sleeper;
 use super::{flush, identity, lease, ring, session, sink};
@@ -153,20 +153,21 @@ impl Link {
         Ok(rounds)
     }
 
-    /// Stores what is delivered. An error if one of the lanes is not ours any more: its records may be delivered by others too.
-    pub(super) async fn settle(&mut self, delivered: &[(i16, Settling)]) -> Result<()> {
-        let mut ours = true;
+    /// Stores what is delivered.
+    pub(super) async fn settle(&mut self, delivered: &[(i16, Settling)]) -> Result<Settled> {
+        let mut lost = Vec::new();
         for (lane, settling) in delivered {
-            ours &= self.lanes.on_delivered(*lane, settling)?;
+            if !self.lanes.on_delivered(*lane, settling)? {
+                lost.push(*lane);
+            }
         }
         let settled = progress::append(&mut self.connection, &mut self.tenure, &self.lanes.settled()).await?;
         self.lanes.bound_by(settled.bound);
         self.lanes.keep_only(&settled.lanes);
-        if ours && delivered.iter().all(|(lane, _)| settled.lanes.contains(lane)) {
-            Ok(())
-        } else {
-            Err(self.lost())
-        }
+        lost.extend(delivered.iter().map(|(lane, _)| *lane).filter(|lane| !settled.lanes.contains(lane)));
+        lost.sort_unstable();
+        lost.dedup();
+        Ok(Settled { lost })
     }
 
     fn lost(&self) -> Error {

@@ -85,6 +85,14 @@ impl Batch {
     }
 }
 
+/// What settling a batch came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Lanes of the batch that another reader holds by now: it reads their unsettled records again. Empty unless this reader was
+    /// silent for longer than its lease.
+    pub lost: Vec<i16>,
+}
+
 /// Reads the log for one sink. Any number of readers of one sink share its lanes.
 ///
 /// What [`next`](Self::next) hands out is durable and stays unsettled until [`settle`](Self::settle). The work is done by a task
@@ -113,11 +121,17 @@ impl Reader {
 
     /// Waits for the next records. Reconnects by itself; an error is one that needs a person, and ends the reader.
     pub async fn next(&mut self) -> Result<Batch> {
-        self.batches.recv().await.unwrap_or_else(|| Err(self.gone()))
+        loop {
+            let batch = self.batches.recv().await.unwrap_or_else(|| Err(self.gone()))?;
+            // Read ahead by a connection that is gone: it will be read again.
+            if self.state.borrow().link.is_none_or(|link| link == batch.link) {
+                return Ok(batch);
+            }
+        }
     }
 
     /// Settles all records of a batch. Batches are settled in the order in which they were read.
-    pub async fn settle(&mut self, batch: &Batch) -> Result<()> {
+    pub async fn settle(&mut self, batch: &Batch) -> Result<Settled> {
         self.settle_first(batch, |_, page| page.len()).await
     }
 
@@ -126,7 +140,7 @@ impl Reader {
         &mut self,
         batch: &Batch,
         delivered: impl Fn(i16, &[Record]) -> usize,
-    ) -> Result<()> {
+    ) -> Result<Settled> {
         let cursors = batch
             .pages
             .iter()

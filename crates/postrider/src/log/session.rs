@@ -1,7 +1,7 @@
 //! A connection that is fit to read the log: every setting the algorithm relies on is set *and verified*.
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection, Row};
+use sqlx::{AssertSqlSafe, ConnectOptions, Executor, PgConnection, Row};
 
 use super::error::{Error, Result};
 use crate::schema;
@@ -13,7 +13,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("default_transaction_read_only", "off"),
     ("default_transaction_deferrable", "off"),
     ("synchronous_commit", "on"),
-    ("statement_timeout", "60s"),
+    ("statement_timeout", "1min"),
     ("lock_timeout", "5s"),
     ("idle_in_transaction_session_timeout", "30s"),
     ("jit", "off"),
@@ -26,14 +26,10 @@ const SETTINGS: &[(&str, &str)] = &[
 
 /// Connects, sets, verifies, and refuses a standby or a schema this program does not know.
 pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
-    let mut connection = options.clone().application_name("postrider").connect().await?;
-    for (name, value) in SETTINGS {
-        sqlx::query("select set_config($1, $2, false)")
-            .bind(name)
-            .bind(value)
-            .execute(&mut connection)
-            .await?;
-    }
+    // With the first message of the connection, never by SET: through a pooler in transaction mode a SET would stay behind in a
+    // session that the next user gets (an application then ran with enable_seqscan = off). Such a pooler refuses this message.
+    let options = options.clone().application_name("postrider").options(SETTINGS.iter().copied());
+    let mut connection = options.connect().await.map_err(refused_by_pooler)?;
     verify(&mut connection).await?;
     if sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(&mut connection).await? {
         return Err(Error::NotPrimary);
@@ -42,16 +38,21 @@ pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
     Ok(connection)
 }
 
+fn refused_by_pooler(error: sqlx::Error) -> Error {
+    let refused = error.as_database_error().is_some_and(|said| {
+        said.code().as_deref() == Some("08P01") && said.message().contains("startup parameter")
+    });
+    if refused { Error::Pooler(error) } else { error.into() }
+}
+
 async fn verify(connection: &mut PgConnection) -> Result<()> {
-    let names: Vec<&str> = SETTINGS.iter().map(|(name, _)| *name).collect();
-    let rows = sqlx::query("select current_setting(name) from unnest($1::text[]) with ordinality as s (name, place) order by place")
-        .bind(names)
-        .fetch_all(connection)
-        .await?;
-    for (row, (name, wanted)) in rows.iter().zip(SETTINGS) {
-        let found: String = row.try_get(0)?;
-        // The server may print a time in another unit (60s as 1min).
-        if found != *wanted && !(found == "1min" && *wanted == "60s") {
+    // A simple query: a pooler that silently drops settings would lose a prepared statement too, and that says less.
+    let asked: Vec<String> = SETTINGS.iter().map(|(name, _)| format!("current_setting('{name}')")).collect();
+    let statement = AssertSqlSafe(format!("select {}", asked.join(", ")));
+    let row = connection.fetch_one(sqlx::raw_sql(statement)).await?;
+    for (place, (name, wanted)) in SETTINGS.iter().enumerate() {
+        let found: String = row.try_get(place)?;
+        if found != *wanted {
             return Err(Error::Setting { name, found, wanted: (*wanted).to_owned() });
         }
     }

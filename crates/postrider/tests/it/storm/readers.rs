@@ -44,16 +44,20 @@ pub(super) async fn mortal(storm: Arc<Storm>, receipts: Arc<Receipts>, number: u
             part
         };
         let settled = match reader.settle_first(&batch, first).await {
-            Ok(()) => reader.settle(&batch).await,
+            Ok(_) => reader.settle(&batch).await,
             failed => failed,
         };
-        match settled {
-            Ok(()) => {}
-            Err(Error::LeaseLost { .. } | Error::ConnectionLost { .. }) => {
-                drop(storm.allowed_twice.fetch_add(batch.len(), Ordering::Relaxed))
-            }
+        // Lanes that were taken over while this reader was too slow: their records come again.
+        let twice = match settled {
+            Ok(settled) => batch
+                .lanes()
+                .filter(|(lane, _)| settled.lost.contains(lane))
+                .map(|(_, records)| records.len())
+                .sum(),
+            Err(Error::LeaseLost { .. } | Error::ConnectionLost { .. }) => batch.len(),
             Err(error) => panic!("{error}"),
-        }
+        };
+        storm.allowed_twice.fetch_add(twice, Ordering::Relaxed);
     }
 }
 
