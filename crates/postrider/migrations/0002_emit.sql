@@ -180,13 +180,15 @@ $install$;
 
 -- A reader sleeps: wake it, with the ticket we saw. Not when its sleep is over anyway: a reader that died asleep would make every
 -- producer notify for ever, and committing notifiers go one at a time.
+-- Nor when the queue of notifications fills up: a full one fails the COMMIT of whoever notified. Asking costs about 1 µs.
 create or replace function postrider.ring_bell() returns void
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     ticket constant bigint := coalesce(pg_sequence_last_value('postrider.armed'), 0);
 begin
     if ticket > coalesce(pg_sequence_last_value('postrider.disarmed'), 0)
-       and date_part('epoch', clock_timestamp()) < coalesce(pg_sequence_last_value('postrider.armed_until'), 0) then
+       and date_part('epoch', clock_timestamp()) < coalesce(pg_sequence_last_value('postrider.armed_until'), 0)
+       and pg_notification_queue_usage() < 0.75 then
         perform pg_notify('postrider', ticket::text);
     end if;
 end

@@ -29,7 +29,9 @@ begin
     execute format('grant insert on postrider.progress, postrider.sinks, postrider.leases, postrider.identity, postrider.ring, postrider.readers to %I', relay);
     execute format('grant update on postrider.ring, postrider.bell, postrider.readers, postrider.leases, postrider.identity, postrider.sinks to %I', relay);
     execute format('grant delete on postrider.sinks, postrider.leases, postrider.readers, postrider.progress to %I', relay);
-    execute format('grant usage, select, update on all sequences in schema postrider to %I', relay);
+    -- It reads where the numbering of events stands and cannot move it.
+    execute format('grant select on all sequences in schema postrider to %I', relay);
+    execute format('grant usage, update on sequence postrider.slot, postrider.progress_slot, postrider.armed, postrider.disarmed, postrider.armed_until to %I', relay);
     execute format('grant execute on function postrider.lanes(), postrider.max_payload(), postrider.schema_version() to %I, %I, %I, %I',
         emit, relay, consume, reader);
     for slot in

@@ -7,7 +7,7 @@ begin
         current_setting('postrider.install.emit_role'), current_setting('postrider.install.relay_role'),
         current_setting('postrider.install.consume_role'), current_setting('postrider.install.reader_role')]
     loop
-        if not exists (select from pg_roles where rolname = wanted) then
+        if not exists (select from pg_roles where rolname = wanted::name) then
             begin
                 execute format('create role %I nologin', wanted);
             exception when duplicate_object or unique_violation then

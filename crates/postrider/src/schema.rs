@@ -1,5 +1,7 @@
 //! The schema in the user's database: numbered migrations, what they install, and which versions this program works with.
 
+use std::fmt::Write;
+
 use sqlx::{Connection, PgConnection, Row};
 
 use crate::log::error::{Error, Result};
@@ -10,6 +12,7 @@ pub const OLDEST: i32 = 3;
 pub const NEWEST: i32 = 3;
 
 const BEGIN: &str = include_str!("../migrations/begin.sql");
+const KEEP: &str = include_str!("../migrations/keep.sql");
 const ROLES: &str = include_str!("../migrations/roles.sql");
 const GRANTS: &str = include_str!("../migrations/grants.sql");
 const MIGRATIONS: &[(i32, &str)] = &[
@@ -50,18 +53,18 @@ impl Default for Install {
     }
 }
 
-const DEFAULT_LANES: i32 = 16;
-const DEFAULT_MAX_PAYLOAD: i64 = 64 * 1024 * 1024;
-
 impl Install {
     fn roles(&self) -> [&str; 4] {
         [&self.emit_role, &self.relay_role, &self.consume_role, &self.reader_role]
     }
 
-    fn settings(&self, lanes: i32, max_payload: i64) -> [(&'static str, String); 6] {
+    /// What the scripts read; an empty one keeps what is there or takes the default.
+    fn settings(&self) -> [(&'static str, String); 7] {
+        let or_empty = |number: Option<i64>| number.map(|number| number.to_string()).unwrap_or_default();
         [
-            ("postrider.install.lanes", lanes.to_string()),
-            ("postrider.install.max_payload", max_payload.to_string()),
+            ("postrider.install.version", NEWEST.to_string()),
+            ("postrider.install.lanes", or_empty(self.lanes.map(i64::from))),
+            ("postrider.install.max_payload", or_empty(self.max_payload)),
             ("postrider.install.emit_role", self.emit_role.clone()),
             ("postrider.install.relay_role", self.relay_role.clone()),
             ("postrider.install.consume_role", self.consume_role.clone()),
@@ -89,14 +92,22 @@ pub async fn install(connection: &mut PgConnection, install: &Install) -> Result
     if from > NEWEST {
         return Err(Error::SchemaVersion { found: from, oldest: OLDEST, newest: NEWEST });
     }
-    let (lanes, max_payload) = chosen(&mut transaction, install, from).await?;
-    for (name, value) in install.settings(lanes, max_payload) {
+    if from > 0
+        && let Some(wanted) = install.lanes
+    {
+        let found: i32 = sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut *transaction).await?;
+        if wanted != found {
+            return Err(Error::Lanes { found, wanted });
+        }
+    }
+    for (name, value) in install.settings() {
         sqlx::query("select set_config($1, $2, true)")
             .bind(name)
             .bind(value)
             .execute(&mut *transaction)
             .await?;
     }
+    sqlx::raw_sql(KEEP).execute(&mut *transaction).await?;
     create_roles(&mut transaction, install).await?;
     for (number, text) in MIGRATIONS {
         // The functions are compiled with the payload's limit: running them again is how it is changed.
@@ -106,23 +117,9 @@ pub async fn install(connection: &mut PgConnection, install: &Install) -> Result
     }
     sqlx::raw_sql(VERSION).execute(&mut *transaction).await?;
     sqlx::raw_sql(GRANTS).execute(&mut *transaction).await?;
+    let lanes = sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(Installed { from, to: NEWEST, lanes })
-}
-
-async fn chosen(connection: &mut PgConnection, install: &Install, from: i32) -> Result<(i32, i64)> {
-    if from == 0 {
-        return Ok((
-            install.lanes.unwrap_or(DEFAULT_LANES),
-            install.max_payload.unwrap_or(DEFAULT_MAX_PAYLOAD),
-        ));
-    }
-    let row = sqlx::query("select postrider.lanes(), postrider.max_payload()").fetch_one(connection).await?;
-    let (lanes, max_payload): (i32, i64) = (row.try_get(0)?, row.try_get(1)?);
-    match install.lanes {
-        Some(wanted) if wanted != lanes => Err(Error::Lanes { found: lanes, wanted }),
-        _ => Ok((lanes, install.max_payload.unwrap_or(max_payload))),
-    }
 }
 
 async fn create_roles(connection: &mut PgConnection, install: &Install) -> Result<()> {
@@ -182,14 +179,13 @@ pub async fn check_version(connection: &mut PgConnection) -> Result<()> {
 
 /// The whole installation as one script for psql or another migration tool.
 pub fn script(install: &Install) -> String {
-    let mut script = String::from("-- The postrider schema. May be run again.\nbegin;\n\n");
-    script += BEGIN;
-    script += "\n";
-    let lanes = install.lanes.unwrap_or(DEFAULT_LANES);
-    for (name, value) in install.settings(lanes, install.max_payload.unwrap_or(DEFAULT_MAX_PAYLOAD)) {
-        script += &format!("select set_config('{name}', '{}', true);\n", value.replace('\'', "''"));
+    let mut script =
+        String::from("-- The postrider schema. May be run again: what is there is kept.\nbegin;\n\n");
+    for (name, value) in install.settings() {
+        // A string literal of the server's own kind: only the quote has to be doubled.
+        let _ = writeln!(script, "select set_config('{name}', '{}', true);", value.replace('\'', "''"));
     }
-    for text in [ROLES].into_iter().chain(MIGRATIONS.iter().map(|(_, text)| *text)) {
+    for text in [BEGIN, KEEP, ROLES].into_iter().chain(MIGRATIONS.iter().map(|(_, text)| *text)) {
         script += "\n";
         script += text;
     }

@@ -136,7 +136,7 @@ impl Columns {
                 .values()
                 .map(|cursor| cursor.late.as_ref().map(|late| late.position))
                 .collect(),
-            snapshots: snapshots.iter().map(|snapshot| snapshot.to_string()).collect(),
+            snapshots: snapshots.iter().map(std::string::ToString::to_string).collect(),
             snapshot_of,
             target_of,
             bounds: cursors.values().map(|cursor| cursor.bound.map(|bound| bound.to_string())).collect(),

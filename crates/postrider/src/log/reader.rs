@@ -50,7 +50,7 @@ impl ReaderOptions {
             idle: (Duration::from_millis(5), Duration::from_secs(2)),
             hint: Hint::default(),
             retention: Retention::default(),
-            sweep: Duration::from_secs(60),
+            sweep: Duration::from_mins(1),
         }
     }
 }

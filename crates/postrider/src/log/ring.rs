@@ -30,7 +30,7 @@ pub struct Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { keep: Duration::from_secs(7 * 24 * 3600), max_slot_bytes: None }
+        Self { keep: Duration::from_hours(168), max_slot_bytes: None }
     }
 }
 
@@ -79,26 +79,25 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
     let mut held = Vec::new();
     for step in 1..SLOTS {
         let slot = (current + step) % SLOTS;
-        match empty(&mut transaction, slot, retention).await? {
-            Some(reason) => held.push(HeldSlot { slot, reason }),
-            None => {
-                sqlx::query(
-                    "update postrider.ring set opened_at = case slot when $1 then clock_timestamp() else opened_at end,
-                                               closed_at = case slot when $2 then clock_timestamp() else '-infinity' end
-                     where slot in ($1, $2)",
-                )
-                .bind(slot)
-                .bind(current)
-                .execute(&mut *transaction)
+        if let Some(reason) = empty(&mut transaction, slot, retention).await? {
+            held.push(HeldSlot { slot, reason });
+        } else {
+            sqlx::query(
+                "update postrider.ring set opened_at = case slot when $1 then clock_timestamp() else opened_at end,
+                                           closed_at = case slot when $2 then clock_timestamp() else '-infinity' end
+                 where slot in ($1, $2)",
+            )
+            .bind(slot)
+            .bind(current)
+            .execute(&mut *transaction)
+            .await?;
+            transaction.commit().await?;
+            // Never nextval: it is logged 32 ahead, and a crash or promotion would jump slots.
+            sqlx::query("select setval('postrider.slot', $1)")
+                .bind(i64::from(slot))
+                .execute(connection)
                 .await?;
-                transaction.commit().await?;
-                // Never nextval: it is logged 32 ahead, and a crash or promotion would jump slots.
-                sqlx::query("select setval('postrider.slot', $1)")
-                    .bind(i64::from(slot))
-                    .execute(connection)
-                    .await?;
-                return Ok(Turn::To(slot));
-            }
+            return Ok(Turn::To(slot));
         }
     }
     Ok(Turn::Held(held))
@@ -191,7 +190,7 @@ async fn lock(connection: &mut PgConnection, table: &str) -> Result<bool> {
                 return Ok(true);
             }
             Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {
-                savepoint.rollback().await?
+                savepoint.rollback().await?;
             }
             Err(error) => return Err(error.into()),
         }

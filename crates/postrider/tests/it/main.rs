@@ -1,10 +1,19 @@
 //! The one integration-test binary of this crate: one link, shared servers.
 
+// A helper of a test may panic like the test itself. Modules are `pub` to each other, there is no outside.
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
 mod dump;
+mod faults;
+mod order;
+mod plans;
 mod producer;
 mod reader;
 mod rebase;
+mod roles;
 mod rules;
+mod schema;
 mod storm;
 mod support;
+mod volume;
 mod wake_model;

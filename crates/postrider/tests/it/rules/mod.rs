@@ -7,6 +7,7 @@ mod durable;
 mod reading;
 mod ring;
 mod settling;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl Hand {
         let mut connection = session::connect(&options(database)).await.unwrap();
         let tenure = sink::open(&mut connection, name, start).await.unwrap();
         let reader = Uuid::now_v7();
-        lease::heartbeat(&mut connection, reader, name, tenure.sink, Duration::from_secs(600)).await.unwrap();
+        lease::heartbeat(&mut connection, reader, name, tenure.sink, Duration::from_mins(10)).await.unwrap();
         let (tenure, cursors) =
             lease::balance(&mut connection, reader, &tenure, &[]).await.unwrap().expect("lanes were free");
         let lanes: i32 =

@@ -193,7 +193,7 @@ async fn progress_can_stop_inside_a_late_transaction() {
 #[tokio::test]
 async fn a_cursor_in_memory_does_not_outlive_a_crash() {
     async fn script(keep_memory: bool) -> usize {
-        let (mut server, database) = lazy_server().await;
+        let (server, database) = lazy_server().await;
         let mut writer = database.connect().await.unwrap();
         let mut reader = Hand::open(&database).await;
         // Visible, but its commit is not on disk.
@@ -297,7 +297,10 @@ async fn a_default_of_serializable_does_not_make_the_users_transaction_fail() {
     }
     script(false).await.unwrap();
     let error = script(true).await.unwrap_err();
-    assert_eq!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("40001"));
+    assert_eq!(
+        error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref(),
+        Some("40001")
+    );
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ async fn a_delivered_event_stays_for_the_retention() {
     emit(&mut writer, "kept", "k").await;
     reader.look().await;
     reader.settle().await;
-    let day = Retention { keep: Duration::from_secs(86_400), max_slot_bytes: None };
+    let day = Retention { keep: Duration::from_hours(24), max_slot_bytes: None };
     assert_eq!(ring::turn(&mut writer, day).await.unwrap(), Turn::NotDue);
     let small = Retention { max_slot_bytes: Some(1), ..day };
     for slot in 1..8 {
@@ -237,7 +237,7 @@ async fn readers_do_not_queue_behind_the_rotator() {
 #[tokio::test]
 async fn the_slot_is_set_and_not_drawn() {
     async fn after_crash(how: &'static str) -> i64 {
-        let mut server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+        let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
         let database = database_on(&server).await;
         let mut connection = database.connect().await.unwrap();
         run(&mut connection, "select setval('postrider.slot', 4)").await;

@@ -114,7 +114,7 @@ async fn lanes_are_shared_handed_back_and_taken_over() {
 
     // A second one stands by until the first has given up what is beyond its share.
     let mut connection = database.connect().await.unwrap();
-    let minute = Duration::from_secs(60);
+    let minute = Duration::from_mins(1);
     lease::heartbeat(&mut connection, second, "second", first.tenure.sink, minute).await.unwrap();
     assert!(lease::balance(&mut connection, second, &first.tenure, &[]).await.unwrap().is_none());
     let busy: Vec<i16> = (0..16).filter(|lane| lane % 2 == 0).collect();

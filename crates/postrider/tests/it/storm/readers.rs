@@ -65,7 +65,7 @@ pub(super) async fn mortal(storm: Arc<Storm>, receipts: Arc<Receipts>, number: u
 pub(super) async fn steady(storm: Arc<Storm>, receipts: Arc<Receipts>) {
     let mut options = reading("steady");
     // On a busy machine a second without a heartbeat is not a death.
-    options.lease = Duration::from_secs(60);
+    options.lease = Duration::from_mins(1);
     let mut reader = Reader::open(self::options(&storm.database), options).await.unwrap();
     while !storm.is_quiet() {
         let Ok(batch) = tokio::time::timeout(GLANCE, reader.next()).await else { continue };

@@ -36,8 +36,11 @@ pub(super) async fn write(storm: Arc<Storm>, number: u64) {
             Ok(true) => written.iter().for_each(|id| storm.ledger.commit(*id)),
             Ok(false) => {}
             Err(error) => {
-                let code =
-                    error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+                let code = error
+                    .as_database_error()
+                    .and_then(sqlx::error::DatabaseError::code)
+                    .unwrap_or_default()
+                    .into_owned();
                 // Serialization failures and deadlocks are what some of them are for.
                 assert!(["40001", "40P01"].contains(&code.as_str()), "{error}");
                 sqlx::raw_sql("rollback").execute(&mut connection).await.unwrap();

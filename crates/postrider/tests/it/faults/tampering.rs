@@ -1,0 +1,83 @@
+//! Somebody changed the log's tables or sequences.
+
+use std::time::Duration;
+
+use postrider::log::{Error, Reader, ReaderOptions};
+use postrider_testkit::{Database, Version};
+use sqlx::AssertSqlSafe;
+
+use crate::support::{PATIENCE, database, database_of, emit, open, options, read_types, reading, run};
+
+async fn remedy_of_refusal(database: &Database, words: &str) -> String {
+    let error = Reader::open(options(database), reading("test")).await.err().expect("opened");
+    assert!(error.to_string().contains(words), "{error}");
+    assert!(!error.is_transient());
+    match error {
+        Error::Unsafe { remedy, .. } => remedy,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn fault_19_a_sequence_that_would_break_the_order_is_refused() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    emit(&mut connection, "first", "k").await;
+    for (change, words) in [
+        ("cache 20", "cache 20"),
+        ("cycle", "cycles"),
+        ("increment 2", "increment 2"),
+        ("increment -1 minvalue -100", "increment -1"),
+    ] {
+        sqlx::raw_sql(AssertSqlSafe(format!("alter sequence postrider.seq {change}")))
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        let remedy = remedy_of_refusal(&database, words).await;
+        sqlx::raw_sql(AssertSqlSafe(remedy)).execute(&mut connection).await.unwrap();
+        open(&database, reading("test")).await.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn fault_37_an_unlogged_table_is_refused() {
+    for version in [Version::V14, Version::V18] {
+        let database = database_of(version).await;
+        let mut connection = database.connect().await.unwrap();
+        for table in ["events_3", "progress_1", "leases"] {
+            sqlx::raw_sql(AssertSqlSafe(format!("alter table postrider.{table} set unlogged")))
+                .execute(&mut connection)
+                .await
+                .unwrap();
+            let remedy = remedy_of_refusal(&database, &format!("postrider.{table} is not logged")).await;
+            sqlx::raw_sql(AssertSqlSafe(remedy)).execute(&mut connection).await.unwrap();
+        }
+        open(&database, reading("test")).await.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn fault_37_a_table_that_becomes_unlogged_is_found_by_the_sweep() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let mut reader = open(&database, ReaderOptions { sweep: Duration::ZERO, ..reading("test") }).await;
+    emit(&mut connection, "first", "k").await;
+    assert_eq!(read_types(&mut reader, 1).await, ["first"]);
+    run(&mut connection, "alter table postrider.events_3 set unlogged").await;
+    let error = tokio::time::timeout(PATIENCE, reader.next()).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Unsafe { .. }), "{error}");
+    assert!(error.to_string().contains("alter table postrider.events_3 set logged"), "{error}");
+}
+
+#[tokio::test]
+async fn fault_19_a_sequence_that_is_reset_under_a_reader_is_found_by_the_sweep() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let mut reader = open(&database, ReaderOptions { sweep: Duration::ZERO, ..reading("test") }).await;
+    emit(&mut connection, "first", "k").await;
+    emit(&mut connection, "second", "k").await;
+    read_types(&mut reader, 2).await;
+    run(&mut connection, "alter sequence postrider.seq restart").await;
+    let error = tokio::time::timeout(PATIENCE, reader.next()).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Rebase { .. }), "{error}");
+}

@@ -1,0 +1,223 @@
+//! Calls that `emit` refuses: with an SQLSTATE to catch, what was found, what to do, and nothing written.
+
+use postrider::schema::{self, Install};
+use postrider_testkit::{Database, Version};
+use sqlx::PgConnection;
+
+use super::{count_events, fails};
+use crate::support::{database_of, run};
+
+/// 15 parses JSON in a block with a handler, 16 and later ask IS JSON.
+const VERSIONS: [Version; 2] = [Version::V15, Version::V18];
+
+async fn with_small_payloads(version: Version) -> (Database, PgConnection) {
+    let database = database_of(version).await;
+    let mut connection = database.connect().await.unwrap();
+    let install = Install { max_payload: Some(1000), ..Install::default() };
+    schema::install(&mut connection, &install).await.unwrap();
+    (database, connection)
+}
+
+struct Case {
+    call: &'static str,
+    code: &'static str,
+    message: &'static str,
+    detail: &'static str,
+    hint: &'static str,
+}
+
+const fn case(
+    call: &'static str,
+    code: &'static str,
+    message: &'static str,
+    detail: &'static str,
+    hint: &'static str,
+) -> Case {
+    Case { call, code, message, detail, hint }
+}
+
+const EMIT: &[Case] = &[
+    case("emit(null, '{}')", "22004", "type of an event must not be null", "", "Name what happened"),
+    case("emit(null, '{}'::json)", "22004", "type of an event must not be null", "", "Name what happened"),
+    case("emit(null, '{}'::jsonb)", "22004", "type of an event must not be null", "", "Name what happened"),
+    case("emit('', '{}')", "22023", "type of an event must not be empty", "", "Name what happened"),
+    case("emit(repeat('t', 256), '{}')", "54000", "over a limit", "type is 256 bytes long, 255", "Shorten"),
+    // Bytes, not characters.
+    case("emit(repeat('ü', 128), '{}')", "54000", "over a limit", "type is 256 bytes long, 255", "Shorten"),
+    case(
+        "emit('t', '{}', key => repeat('k', 1025))",
+        "54000",
+        "'t'",
+        "key is 1025 bytes long, 1024",
+        "Shorten",
+    ),
+    case("emit('t', '{}', tenant => repeat('k', 256))", "54000", "'t'", "tenant is 256 bytes", "Shorten"),
+    case("emit('t', '{}', entity => repeat('k', 256))", "54000", "'t'", "entity is 256 bytes", "Shorten"),
+    case("emit('t', null::text)", "22004", "payload of event 't' must not be null", "", "in quotes"),
+    case("emit('t', null::json)", "22004", "payload of event 't' must not be null", "", "in quotes"),
+    case("emit('t', null::jsonb)", "22004", "payload of event 't' must not be null", "", "in quotes"),
+    case("emit('t', '{nope')", "22P02", "payload of event 't' is not JSON", "", "to_json"),
+    case("emit('t', '')", "22P02", "payload of event 't' is not JSON", "", "to_json"),
+    case("emit('t', '{}', headers => 'nope')", "22P02", "headers of event 't' is not JSON", "", "to_json"),
+    case(
+        "emit('t', '{}', headers => '[]')",
+        "22023",
+        "headers of event 't' must be",
+        "JSON array",
+        "traceparent",
+    ),
+    case(
+        "emit('t', '{}', headers => '1'::text)",
+        "22023",
+        "headers of event 't'",
+        "JSON number",
+        "traceparent",
+    ),
+    case("emit('t', '{}'::json, headers => '[]'::json)", "22023", "headers of event", "JSON array", "leave"),
+    case(
+        "emit('t', '{}'::jsonb, headers => '\"x\"'::jsonb)",
+        "22023",
+        "headers of event",
+        "JSON string",
+        "leave",
+    ),
+    case(
+        "emit('t', to_json(repeat('x', 999))::text)",
+        "54000",
+        "'t' is over a limit",
+        "payload is 1001 bytes long, 1000 are allowed",
+        "--max-payload",
+    ),
+    case(
+        "emit('t', to_json(repeat('x', 999)))",
+        "54000",
+        "over a limit",
+        "payload is 1001 bytes",
+        "object store",
+    ),
+    case(
+        "emit('t', to_jsonb(repeat('x', 999)))",
+        "54000",
+        "over a limit",
+        "payload is 1001 bytes",
+        "object store",
+    ),
+];
+
+const EMIT_MANY: &[Case] = &[
+    case("emit_many(null::json)", "22023", "takes a JSON array", "given null", "select postrider.emit_many"),
+    case("emit_many('{\"type\": \"t\"}')", "22023", "takes a JSON array", "a JSON object", "select"),
+    case("emit_many('{}'::jsonb)", "22023", "takes a JSON array", "a JSON object", "select"),
+    case("emit_many('[nope')", "22P02", "argument of emit_many is not JSON", "", "Pass one JSON array"),
+    case(
+        "emit_many('[{\"type\": \"t\", \"payload\": 1}, 7]')",
+        "22023",
+        "event 2 of",
+        "a JSON number",
+        "fields",
+    ),
+    case(
+        "emit_many('[{\"type\": \"t\", \"payload\": 1, \"kye\": 1}]')",
+        "22023",
+        "event 1 of",
+        "\"kye\"",
+        "fields",
+    ),
+    case(
+        "emit_many('[{\"payload\": 1}]'::json)",
+        "22004",
+        "must not be null (event 1 of emit_many)",
+        "",
+        "Name",
+    ),
+    case("emit_many('[{\"type\": \"\", \"payload\": 1}]'::jsonb)", "22023", "empty (event 1 of", "", "Name"),
+    case("emit_many('[{\"type\": \"t\"}]')", "22004", "'t' must not be null (event 1 of", "", "in quotes"),
+    case(
+        "emit_many(json_build_array(json_build_object('type', 'a', 'payload', 1),
+            json_build_object('type', 'b', 'payload', 1, 'key', repeat('k', 1025))))",
+        "54000",
+        "'b' is over a limit (event 2 of emit_many)",
+        "key is 1025 bytes long, 1024",
+        "Shorten",
+    ),
+    case(
+        "emit_many(json_build_array(json_build_object('type', 'a', 'payload', repeat('x', 999))))",
+        "54000",
+        "(event 1 of emit_many)",
+        "payload is 1001 bytes long, 1000",
+        "--max-payload",
+    ),
+    case(
+        "emit_many('[{\"type\": \"t\", \"payload\": 1, \"headers\": [1]}]')",
+        "22023",
+        "headers of event 't' must be a JSON object (event 1 of emit_many)",
+        "JSON array",
+        "leave headers out",
+    ),
+];
+
+async fn refuses(cases: &[Case]) {
+    for version in VERSIONS {
+        let (_database, mut connection) = with_small_payloads(version).await;
+        for Case { call, code, message, detail, hint } in cases {
+            let said = fails(&mut connection, &format!("select postrider.{call}")).await;
+            assert_eq!(said.code, *code, "{version}: {call}: {}", said.message);
+            assert!(said.message.starts_with("postrider: "), "{version}: {call}: {}", said.message);
+            assert!(said.message.contains(message), "{version}: {call}: {}", said.message);
+            assert!(said.detail.contains(detail), "{version}: {call}: {}", said.detail);
+            assert!(said.detail.contains("Nothing was written."), "{version}: {call}: {}", said.detail);
+            assert!(said.hint.contains(hint), "{version}: {call}: {}", said.hint);
+        }
+        assert_eq!(count_events(&mut connection).await, 0, "{version}");
+    }
+}
+
+#[tokio::test]
+async fn emit_refuses() {
+    refuses(EMIT).await;
+}
+
+#[tokio::test]
+async fn emit_many_refuses() {
+    refuses(EMIT_MANY).await;
+}
+
+#[tokio::test]
+async fn set_context_refuses() {
+    for version in VERSIONS {
+        let (_database, mut connection) = with_small_payloads(version).await;
+        for (call, detail) in
+            [("set_context(null::jsonb)", "null"), ("set_context('[]'::jsonb)", "a JSON array")]
+        {
+            let said = fails(&mut connection, &format!("select postrider.{call}")).await;
+            assert_eq!(said.code, "22023", "{call}");
+            assert!(said.detail.contains(detail), "{call}: {}", said.detail);
+            assert!(!said.hint.is_empty(), "{call}");
+        }
+    }
+}
+
+/// A refusal can be caught, and the rest of the transaction stands.
+#[tokio::test]
+async fn a_refusal_can_be_caught() {
+    for version in VERSIONS {
+        let (_database, mut connection) = with_small_payloads(version).await;
+        run(
+            &mut connection,
+            "do $$ begin
+                perform postrider.emit('before', '{}');
+                begin
+                    perform postrider.emit_many('[{\"type\": \"lost\", \"payload\": 1}, {\"type\": \"\", \"payload\": 1}]');
+                exception when invalid_parameter_value then
+                    perform postrider.emit('instead', '{}');
+                end;
+            end $$",
+        )
+        .await;
+        let types: Vec<String> = sqlx::query_scalar("select type from postrider.events order by seq")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(types, ["before", "instead"], "{version}");
+    }
+}
