@@ -1,4 +1,24 @@
 //! Emit events in your own PostgreSQL transaction, and read every committed one, in order per key.
+//!
+//! ```no_run
+//! # #[cfg(feature = "sqlx")]
+//! # async fn pay(pool: &sqlx::PgPool, order: i64) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut transaction = pool.begin().await?;
+//! sqlx::query("update orders set paid_at = now() where id = $1").bind(order).execute(&mut *transaction).await?;
+//!
+//! let event = postrider::Event::new("order.paid", &serde_json::json!({ "order": order }))?.key(order);
+//! postrider::emit(&mut transaction, &event).await?;
+//!
+//! transaction.commit().await?; // the change and its event, or neither
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | feature | for |
+//! |---|---|
+//! | `sqlx` | emitting in an open sqlx transaction |
+//! | `tokio-postgres` | emitting in an open tokio-postgres transaction |
+//! | `log` | installing the schema and reading the log |
 #![forbid(unsafe_code)]
 
 mod context;
@@ -14,3 +34,8 @@ pub use event::Event;
 pub use producer::{
     Changed, EmitError, Emitted, Expected, Refusal, Transaction, assert_emitted, emit, emit_many, emitted,
 };
+
+/// The examples of the README are compiled like those of the documentation.
+#[cfg(all(doctest, feature = "log"))]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

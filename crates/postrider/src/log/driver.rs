@@ -15,6 +15,10 @@ use super::link::Link;
 use super::reader::{Batch, ReaderOptions, Settled};
 use super::wake::{Action, Event, Sleeper};
 
+/// After work a reader looks this often at the shortest interval before it sleeps or slows down: work tends to follow work, and
+/// taking a ticket costs a commit.
+const SHORT_PAUSES: u32 = 8;
+
 /// What a reader asks of its task.
 pub(super) enum Command {
     Settle { link: Uuid, cursors: Vec<(i16, Settling)>, reply: oneshot::Sender<Result<Settled>> },
@@ -121,6 +125,10 @@ impl Driver {
             self.idle_rounds = 0;
             self.resting_until = None;
             link.sleeper = Sleeper::default();
+            if let Some(batch) = &mut self.ready {
+                batch.pages.retain(|lane, (place, _)| link.lanes.holds(*lane, *place));
+            }
+            self.ready.take_if(|batch| batch.is_empty());
         }
         if self.ready.is_some() {
             return self.hand_over().await;
@@ -183,9 +191,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Nothing was there: a few short pauses, because work tends to follow work; then sleep, or pause for longer and longer.
+    /// Nothing was there: a few short pauses, then sleep, or pause for longer and longer.
     async fn after_nothing(&mut self) -> Result<()> {
-        const SHORT_PAUSES: u32 = 4;
         let pause = self.pause();
         self.idle_rounds = self.idle_rounds.saturating_add(1);
         let Some(link) = &mut self.link else { return Ok(()) };
@@ -210,7 +217,7 @@ impl Driver {
             Some(Silence::PreparedTransactions) => longest.min(LONGEST_WITHOUT_HINT),
             _ => longest,
         };
-        shortest.saturating_mul(1_u32 << self.idle_rounds.min(16)).min(longest)
+        shortest.saturating_mul(1_u32 << self.idle_rounds.saturating_sub(SHORT_PAUSES).min(16)).min(longest)
     }
 
     /// Waits, listening, but never past the next heartbeat or a command.

@@ -74,6 +74,11 @@ impl Lanes {
         self.lanes.retain(|lane, _| lanes.contains(lane));
     }
 
+    /// Whether a page that was read is still ours to hand out.
+    pub fn holds(&self, number: i16, place: Place) -> bool {
+        self.lanes.get(&number).is_some_and(|lane| lane.since == place.since)
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.lanes.is_empty()

@@ -33,13 +33,15 @@ pub async fn heartbeat(
     Ok(())
 }
 
-/// Brings this reader's lanes to its fair share. `busy` lanes have something in flight and are kept for now.
+/// Brings this reader's lanes to its fair share. `held` are those it believes to hold; `busy` ones among them have something in
+/// flight and are kept for now.
 ///
 /// Answers the cursors of all lanes it holds now, under a new epoch, or `None` if nothing changed.
 pub async fn balance(
     connection: &mut PgConnection,
     reader: Uuid,
     tenure: &Tenure,
+    held: &[i16],
     busy: &[i16],
 ) -> Result<Option<(Tenure, BTreeMap<i16, Cursor>)>> {
     let mut transaction = connection.begin().await?;
@@ -65,12 +67,17 @@ pub async fn balance(
         .filter(|(lane, stored)| kept(**lane, stored.owner) || decision.claim.contains(lane))
         .map(|(&lane, stored)| (lane, stored.cursor.clone()))
         .collect();
+    // Somebody may have taken lanes while this reader was silent: then what it holds in memory is more than what it holds.
+    let mine = |lane: &i16| {
+        stored.get(lane).is_some_and(|stored| stored.owner == Some(reader) && stored.epoch == tenure.epoch)
+    };
     let unchanged = decision.claim.is_empty()
         && released.is_empty()
+        && held.iter().all(mine)
         && stored
-            .values()
-            .filter(|stored| stored.owner == Some(reader))
-            .all(|stored| stored.epoch == tenure.epoch);
+            .iter()
+            .filter(|(_, stored)| stored.owner == Some(reader))
+            .all(|(lane, _)| held.contains(lane) && mine(lane));
     if unchanged {
         transaction.rollback().await?;
         return Ok(None);
@@ -109,5 +116,13 @@ pub async fn release(connection: &mut PgConnection, reader: Uuid) -> Result<()> 
         .execute(&mut *transaction)
         .await?;
     transaction.commit().await?;
+    Ok(())
+}
+
+/// Removes readers that have been silent for so long that nobody wonders any more. Their lanes were taken over long ago.
+pub async fn forget_silent(connection: &mut PgConnection) -> Result<()> {
+    sqlx::query("delete from postrider.readers where expires_at < clock_timestamp() - interval '1 hour'")
+        .execute(connection)
+        .await?;
     Ok(())
 }

@@ -91,8 +91,16 @@ impl Link {
             identity::check(&mut self.connection).await?;
             ring::turn(&mut self.connection, options.retention).await?;
             ring::turn_progress(&mut self.connection).await?;
+            lease::forget_silent(&mut self.connection).await?;
         }
-        let change = lease::balance(&mut self.connection, reader, &self.tenure, &self.lanes.busy()).await?;
+        let change = lease::balance(
+            &mut self.connection,
+            reader,
+            &self.tenure,
+            &self.lanes.numbers(),
+            &self.lanes.busy(),
+        )
+        .await?;
         let Some((tenure, cursors)) = change else {
             return Ok(false);
         };

@@ -1,5 +1,7 @@
 //! The same log in another database: refused, and readable again after a rebase that loses nothing.
 
+mod interrupted;
+
 use std::collections::{BTreeMap, HashMap};
 
 use postrider::log::cursor::Cursor;

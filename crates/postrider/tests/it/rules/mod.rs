@@ -49,8 +49,10 @@ impl Hand {
         let tenure = sink::open(&mut connection, name, start).await.unwrap();
         let reader = Uuid::now_v7();
         lease::heartbeat(&mut connection, reader, name, tenure.sink, Duration::from_mins(10)).await.unwrap();
-        let (tenure, cursors) =
-            lease::balance(&mut connection, reader, &tenure, &[]).await.unwrap().expect("lanes were free");
+        let (tenure, cursors) = lease::balance(&mut connection, reader, &tenure, &[], &[])
+            .await
+            .unwrap()
+            .expect("lanes were free");
         let lanes: i32 =
             sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut connection).await.unwrap();
         Self {

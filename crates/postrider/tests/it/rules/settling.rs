@@ -7,7 +7,7 @@ use postrider::log::{Error, lease};
 use uuid::Uuid;
 
 use super::Hand;
-use crate::support::{database, emit, run};
+use crate::support::{PATIENCE, database, emit, open, reading, run};
 
 /// A late row's position is passed already: only the snapshot tells that it was delivered.
 #[tokio::test]
@@ -101,6 +101,26 @@ async fn a_frozen_readers_progress_counts_for_nothing() {
     assert!(by_number_alone, "without the epoch the stale row would count: everything again");
 }
 
+/// It was silent, somebody took its lanes, and it comes back: it must not read on as if nothing had happened.
+#[tokio::test]
+async fn a_reader_that_lost_its_lanes_lets_go_of_them() {
+    let database = database().await;
+    let mut options = reading("by hand");
+    options.lease = Duration::from_secs(3);
+    let reader = open(&database, options).await;
+    assert_eq!(reader.lanes().len(), 16);
+    let mut admin = database.connect().await.unwrap();
+    run(&mut admin, "update postrider.readers set expires_at = '-infinity'").await;
+    let taken = Hand::open(&database).await;
+    assert_eq!(taken.cursors.len(), 16);
+    let lets_go = async {
+        while !reader.lanes().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, lets_go).await.expect("it holds on to lanes of another");
+}
+
 #[tokio::test]
 async fn lanes_are_shared_handed_back_and_taken_over() {
     let database = database().await;
@@ -116,21 +136,22 @@ async fn lanes_are_shared_handed_back_and_taken_over() {
     let mut connection = database.connect().await.unwrap();
     let minute = Duration::from_mins(1);
     lease::heartbeat(&mut connection, second, "second", first.tenure.sink, minute).await.unwrap();
-    assert!(lease::balance(&mut connection, second, &first.tenure, &[]).await.unwrap().is_none());
+    assert!(lease::balance(&mut connection, second, &first.tenure, &[], &[]).await.unwrap().is_none());
+    let all: Vec<i16> = (0..16).collect();
     let busy: Vec<i16> = (0..16).filter(|lane| lane % 2 == 0).collect();
     let (tenure, kept) =
-        lease::balance(&mut first.connection, first_id, &first.tenure, &busy).await.unwrap().unwrap();
+        lease::balance(&mut first.connection, first_id, &first.tenure, &all, &busy).await.unwrap().unwrap();
     assert!(busy.iter().all(|lane| kept.contains_key(lane)), "lanes in flight are kept");
     assert_eq!(kept.len(), 12, "four of the eight lanes beyond the share had nothing in flight: {kept:?}");
-    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[]).await.unwrap().unwrap();
+    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[], &[]).await.unwrap().unwrap();
     assert_eq!(taken.len(), 4);
     let (tenure, kept) =
-        lease::balance(&mut first.connection, first_id, &tenure, &[]).await.unwrap().unwrap();
-    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[]).await.unwrap().unwrap();
+        lease::balance(&mut first.connection, first_id, &tenure, &[], &[]).await.unwrap().unwrap();
+    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[], &[]).await.unwrap().unwrap();
     assert_eq!((kept.len(), taken.len()), (8, 8));
 
     // Handed back at once at the end, without waiting for the lease.
     lease::release(&mut connection, second).await.unwrap();
-    let (_, all) = lease::balance(&mut first.connection, first_id, &tenure, &[]).await.unwrap().unwrap();
+    let (_, all) = lease::balance(&mut first.connection, first_id, &tenure, &[], &[]).await.unwrap().unwrap();
     assert_eq!(all.len(), 16);
 }
