@@ -18,6 +18,7 @@
 //! Linux only: it relies on `/proc`, `setpriv`, `setsid` and `flock` (util-linux) and GNU `env`.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 mod checker;
 mod database;
 mod pgbouncer;

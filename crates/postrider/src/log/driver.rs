@@ -91,9 +91,10 @@ impl Driver {
             match command {
                 Some(Command::Settle { link, cursors, reply }) => {
                     let settled = self.settle(link, &cursors).await;
-                    // Nobody may be waiting for the answer any more; it is stored all the same.
-                    let _ = reply.send(settled);
+                    // Before the answer: what the reader takes next must not come from a connection that was just given up.
                     self.show();
+                    // Nobody may be waiting for it any more; it is stored all the same.
+                    let _ = reply.send(settled);
                     continue;
                 }
                 Some(Command::Close { reply }) => {

@@ -61,16 +61,20 @@ pub async fn balance(
         stored.iter().map(|(&lane, stored)| (lane, stored.owner.filter(|_| stored.alive))).collect();
     let decision = share::decide(reader, &holders, &alive);
     let released: Vec<i16> = decision.release.into_iter().filter(|lane| !busy.contains(lane)).collect();
-    let kept = |lane: i16, owner: Option<Uuid>| owner == Some(reader) && !released.contains(&lane);
-    let cursors: BTreeMap<i16, Cursor> = stored
-        .iter()
-        .filter(|(lane, stored)| kept(**lane, stored.owner) || decision.claim.contains(lane))
-        .map(|(&lane, stored)| (lane, stored.cursor.clone()))
-        .collect();
     // Somebody may have taken lanes while this reader was silent: then what it holds in memory is more than what it holds.
     let mine = |lane: &i16| {
         stored.get(lane).is_some_and(|stored| stored.owner == Some(reader) && stored.epoch == tenure.epoch)
     };
+    // Lost and free again: it must be let go of before it can be taken, or reading would go on from the cursor in memory and send
+    // again all that others have settled meanwhile.
+    let stale = |lane: &i16| held.contains(lane) && !mine(lane);
+    let kept = |lane: i16, owner: Option<Uuid>| owner == Some(reader) && !released.contains(&lane);
+    let cursors: BTreeMap<i16, Cursor> = stored
+        .iter()
+        .filter(|(lane, _)| !stale(lane))
+        .filter(|(lane, stored)| kept(**lane, stored.owner) || decision.claim.contains(lane))
+        .map(|(&lane, stored)| (lane, stored.cursor.clone()))
+        .collect();
     let unchanged = decision.claim.is_empty()
         && released.is_empty()
         && held.iter().all(mine)

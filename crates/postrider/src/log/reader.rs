@@ -124,7 +124,7 @@ impl Reader {
         loop {
             let batch = self.batches.recv().await.unwrap_or_else(|| Err(self.gone()))?;
             // Read ahead by a connection that is gone: it will be read again.
-            if self.state.borrow().link.is_none_or(|link| link == batch.link) {
+            if self.state.borrow().link == Some(batch.link) {
                 return Ok(batch);
             }
         }

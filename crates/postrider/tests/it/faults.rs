@@ -1,5 +1,6 @@
 //! Faults that we survive, by the numbers of the list.
 
+mod frozen;
 mod notify;
 mod pooler;
 mod tampering;
@@ -12,7 +13,7 @@ use sqlx::PgConnection;
 use crate::support::PATIENCE;
 
 /// Asks until the answer is yes.
-async fn until(connection: &mut PgConnection, question: &'static str) {
+pub(crate) async fn until(connection: &mut PgConnection, question: &'static str) {
     let start = Instant::now();
     while !sqlx::query_scalar::<_, bool>(question).fetch_one(&mut *connection).await.unwrap() {
         assert!(start.elapsed() < PATIENCE, "never came true: {question}");
