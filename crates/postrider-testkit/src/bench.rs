@@ -3,6 +3,7 @@
 //! A comparison runs *ours, rival, rival again* several times over: the median of ours/rival is the figure, the median of
 //! rival/rival beside it says how much of that is noise of the machine.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -230,9 +231,9 @@ impl Figure {
     fn cells(&self) -> [String; 8] {
         let ratio = self.ratio.map(number).unwrap_or_default();
         let range = self.ratio_range.map(|(low, high)| format!(" ({}-{})", number(low), number(high)));
-        let noise = self.noise.map(|noise| {
-            format!("{} ({}-{})", number(noise.median), number(noise.low), number(noise.high))
-        });
+        let noise = self
+            .noise
+            .map(|noise| format!("{} ({}-{})", number(noise.median), number(noise.low), number(noise.high)));
         let met = match self.is_met() {
             Some(true) => "yes",
             Some(false) => "NO",
@@ -317,7 +318,8 @@ impl Bench {
     }
 
     fn table(&self) -> String {
-        let head = ["figure", "ours", "rival", "ratio", "A/A control", "runs", "goal", "met"].map(str::to_owned);
+        let head =
+            ["figure", "ours", "rival", "ratio", "A/A control", "runs", "goal", "met"].map(str::to_owned);
         let lines: Vec<[String; 8]> =
             std::iter::once(head).chain(self.figures.iter().map(Figure::cells)).collect();
         let widths: [usize; 8] = std::array::from_fn(|column| {
@@ -331,7 +333,7 @@ impl Bench {
         }
         for figure in self.figures.iter().filter(|figure| figure.is_met() == Some(false)) {
             if let Some(reason) = figure.reason {
-                table += &format!("\nmissed: {}\n  {reason}\n", figure.name);
+                let _ = write!(table, "\nmissed: {}\n  {reason}\n", figure.name);
             }
         }
         table
@@ -341,7 +343,7 @@ impl Bench {
 /// Three digits that matter, and no more noise than that.
 fn number(value: f64) -> String {
     match value.abs() {
-        zero if zero == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         large if large >= 100.0 => format!("{value:.0}"),
         medium if medium >= 10.0 => format!("{value:.1}"),
         small if small >= 0.1 => format!("{value:.2}"),
@@ -380,7 +382,10 @@ mod tests {
         let figure = Figure::measured("f", "ms", 3.0).goal(Goal::AtMost(2.0));
         assert_eq!(figure.json()["rival_name"], "goal");
         assert_eq!(figure.json()["met"], false);
-        assert_eq!(Figure::measured("f", "", 0.0).goal(Goal::AtMost(0.0)).json()["ratio"], serde_json::Value::Null);
+        assert_eq!(
+            Figure::measured("f", "", 0.0).goal(Goal::AtMost(0.0)).json()["ratio"],
+            serde_json::Value::Null
+        );
     }
 
     #[test]

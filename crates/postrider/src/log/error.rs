@@ -195,6 +195,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether somebody else held a lock for too long.
+    pub fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Database(error) if has_code(error, "55P03"))
+    }
+
     /// Whether connecting again may help. Everything else needs a person.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -206,6 +211,10 @@ impl Error {
             _ => false,
         }
     }
+}
+
+fn has_code(error: &sqlx::Error, wanted: &str) -> bool {
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() == Some(wanted)
 }
 
 fn is_transient(error: &sqlx::Error) -> bool {

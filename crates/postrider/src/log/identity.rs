@@ -59,13 +59,8 @@ async fn check_numbers(connection: &mut PgConnection) -> Result<()> {
     let row = sqlx::query(HIGHEST).fetch_one(connection).await?;
     let last_seq: i64 = row.try_get("last_seq")?;
     for (what, column) in [("a cursor stands at", "position"), ("an event has", "seq")] {
-        if let Some(found) = row.try_get::<Option<i64>, _>(column)?
-            && found > last_seq
-        {
-            let what = format!(
-                "{what} seq {found}, but the sequence postrider.seq is only at {last_seq}: new events would be missed"
-            );
-            return Err(Error::Rebase { what });
+        if let Some(found) = row.try_get::<Option<i64>, _>(column)? {
+            check_seq(what, found, last_seq)?;
         }
     }
     if let Some(xid) = row.try_get::<Option<String>, _>("xid")? {
@@ -77,6 +72,18 @@ async fn check_numbers(connection: &mut PgConnection) -> Result<()> {
         return Err(Error::Rebase { what });
     }
     Ok(())
+}
+
+/// Nothing can be beyond a sequence that was never set back.
+pub(super) fn check_seq(what: &str, seq: i64, last_seq: i64) -> Result<()> {
+    if seq <= last_seq {
+        return Ok(());
+    }
+    Err(Error::Rebase {
+        what: format!(
+            "{what} seq {seq}, but the sequence postrider.seq is only at {last_seq}: new events would be missed"
+        ),
+    })
 }
 
 /// The system identifier that a rebase leaves until its end; no cluster has it.

@@ -12,6 +12,7 @@ use super::error::{Error, Result};
 use super::lanes::{Lanes, Place, Settling};
 use super::progress::{self, Tenure};
 use super::reader::{ReaderOptions, Settled};
+use super::ring::Turn;
 use super::round::{self, Page, Round};
 use super::wake::Sleeper;
 use super::{flush, identity, lease, ring, session, sink};
@@ -89,9 +90,13 @@ impl Link {
         if now >= self.next_sweep {
             self.next_sweep = now + options.sweep;
             identity::check(&mut self.connection).await?;
-            ring::turn(&mut self.connection, options.retention).await?;
-            ring::turn_progress(&mut self.connection).await?;
-            lease::forget_silent(&mut self.connection).await?;
+            // Somebody may hold the ring for a while: it is swept the next time, and reading goes on.
+            match self.sweep(options).await {
+                Err(error) if error.is_lock_timeout() => {
+                    tracing::info!(%error, "the ring was busy and is swept later")
+                }
+                swept => swept?,
+            }
         }
         let change = lease::balance(
             &mut self.connection,
@@ -109,6 +114,18 @@ impl Link {
         Ok(true)
     }
 
+    async fn sweep(&mut self, options: &ReaderOptions) -> Result<()> {
+        lease::forget_silent(&mut self.connection).await?;
+        if let Turn::Held(slots) = ring::turn(&mut self.connection, options.retention).await? {
+            tracing::warn!(
+                ?slots,
+                "no slot of the ring can be emptied: the current one grows until the sinks named here have settled"
+            );
+        }
+        ring::turn_progress(&mut self.connection).await?;
+        Ok(())
+    }
+
     /// Reads one round over all lanes. Answers the pages that have records, and the xmin of the round's snapshot.
     ///
     /// May be dropped at any await: the lanes move only together with what is kept for the next call.
@@ -122,6 +139,8 @@ impl Link {
                 unreleased.inserted = unreleased.inserted.max(round.facts.inserted);
                 unreleased.flushed = unreleased.flushed.min(round.facts.flushed);
                 for (lane, page) in round.pages {
+                    // In every round, not only by the sweep: after a reset a snapshot must not move past what it hides.
+                    identity::check_seq("a cursor stands at", page.end.position, round.facts.last_seq)?;
                     let place = self.lanes.on_read(lane, &page);
                     if let (Some(place), false) = (place, page.records.is_empty()) {
                         unreleased.found.insert(lane, (place, page));

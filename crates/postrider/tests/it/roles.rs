@@ -17,13 +17,12 @@ const ROLES: [&str; 4] = ["postrider_emit", "postrider_relay", "postrider_consum
 fn decision(relation: &str) -> Option<(&'static str, bool)> {
     let slot = |table: &str| relation.strip_prefix(table).is_some_and(|number| number.parse::<u8>().is_ok());
     Some(match relation {
-        "events" => ("select", false),
         "progress" => ("select insert delete", false),
         "identity" | "ring" => ("select insert update", false),
         "bell" => ("select update", false),
         "sinks" | "readers" | "leases" => ("select insert update delete", false),
         "cursors" | "backlog" | "lag" => ("select", true),
-        "seq" | "sinks_sink_seq" => ("select", false),
+        "events" | "seq" | "sinks_sink_seq" => ("select", false),
         "slot" | "progress_slot" | "armed" | "disarmed" | "armed_until" => ("usage select update", false),
         _ if slot("events_") || slot("progress_") => ("select truncate", false),
         _ => return None,

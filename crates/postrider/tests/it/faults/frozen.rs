@@ -11,7 +11,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn a_reader_that_stood_still_goes_on_from_what_others_have_settled() {
+fn fault_05_a_reader_that_stood_still_goes_on_from_what_others_have_settled() {
     let (world, frozen) = (runtime(), runtime());
     let database = world.block_on(database());
     let mut connection = world.block_on(async { database.connect().await.unwrap() });
@@ -23,7 +23,8 @@ fn a_reader_that_stood_still_goes_on_from_what_others_have_settled() {
         for _ in 0..20 {
             emit(&mut connection, "meanwhile", "k").await;
         }
-        until(&mut connection, "select bool_and(expires_at < clock_timestamp()) from postrider.readers").await;
+        until(&mut connection, "select bool_and(expires_at < clock_timestamp()) from postrider.readers")
+            .await;
         let mut other = open(&database, reading("test")).await;
         assert_eq!(read_types(&mut other, 20).await, ["meanwhile"; 20]);
         other.close().await.unwrap();

@@ -21,7 +21,7 @@ async fn fault_23_a_lost_listener_delays_nothing_for_long() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     // So long that only a notification, or noticing the loss, can be what ended it.
-    let idle = (Duration::from_millis(5), Duration::from_secs(60));
+    let idle = (Duration::from_millis(5), Duration::from_mins(1));
     let mut reader = open(&database, ReaderOptions { idle, ..reading("test") }).await;
     for round in 0..3 {
         until(&mut connection, ASLEEP).await;

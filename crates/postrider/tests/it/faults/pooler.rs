@@ -10,7 +10,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use crate::support::{database, options, reading, run};
 
 /// Reading needs settings that stay in the session, and in transaction mode they do not; worse, they stay in somebody else's. (Set
-/// by SET, as it was once: the next application that came through the pool ran with enable_seqscan = off and a timeout.)
+/// by SET, as it was once: the next application that came through the pool ran with `enable_seqscan = off` and a timeout.)
 #[tokio::test]
 async fn fault_26_a_reader_behind_a_pooler_is_refused_and_leaves_nothing_behind() {
     for pool_size in [1, 5] {
@@ -61,8 +61,8 @@ async fn fault_28_settings_leaked_by_another_client_do_not_break_emit() {
          set enable_indexscan = off; set role none; set postrider.context = ''",
     )
     .await;
-    let pooled: PgConnectOptions = pooler.url(&database).parse().unwrap();
-    let mut client = PgConnection::connect_with(&pooled.statement_cache_capacity(0)).await.unwrap();
+    let through: PgConnectOptions = pooler.url(&database).parse().unwrap();
+    let mut client = PgConnection::connect_with(&through.statement_cache_capacity(0)).await.unwrap();
     let path: String = client.fetch_one("show search_path").await.unwrap().get(0);
     assert_eq!(path, "nowhere", "the leak is real");
     run(

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::{Past, assert_refused, past, read_all};
 use crate::faults::until;
-use crate::support::{database, emit, next, open, read_types, reading, run};
+use crate::support::{database, emit, next, open, reading, run};
 
 /// Begins a rebase in a session of its own.
 async fn begin(database: &Database) -> JoinHandle<Result<Applied, Error>> {
@@ -86,43 +86,17 @@ async fn overrules_a_reader_that_is_alive() {
     }
     let mut reader = open(&database, reading("test")).await;
     let batch = next(&mut reader).await;
-    run(&mut connection, "alter sequence postrider.seq restart").await;
-    emit(&mut connection, "after.reset", "k").await;
+    run(&mut connection, "update postrider.identity set system_identifier = 7").await;
     rebase::apply(&mut connection, Alive::Overrule).await.unwrap();
-    emit(&mut connection, "after.rebase", "k").await;
+    emit(&mut connection, "after", "k").await;
     reader.settle(&batch).await.unwrap_err();
     let mut found = Vec::new();
-    while !found.iter().any(|event| event == "after.rebase") {
+    while !found.iter().any(|event| event == "after") {
         let batch = next(&mut reader).await;
         // What was read with the old cursors, ahead of us, cannot be settled and comes again.
         if reader.settle(&batch).await.is_ok() {
             found.extend(batch.records().map(|record| record.r#type.clone()));
         }
     }
-    assert_eq!(found.iter().filter(|event| *event == "after.reset").count(), 1, "{found:?}");
-}
-
-/// The same while it has nothing in flight and sleeps: it must not go on from the cursors it has in memory.
-#[tokio::test]
-async fn overrules_a_reader_that_sleeps() {
-    let database = database().await;
-    let mut connection = database.connect().await.unwrap();
-    for number in 0..20 {
-        emit(&mut connection, &format!("before.{number}"), "k").await;
-    }
-    let mut reader = open(&database, reading("test")).await;
-    read_types(&mut reader, 20).await;
-    until(&mut connection, "select coalesce(pg_sequence_last_value('postrider.armed'), 0) > 0").await;
-    run(&mut connection, "alter sequence postrider.seq restart").await;
-    emit(&mut connection, "after.reset", "k").await;
-    rebase::apply(&mut connection, Alive::Overrule).await.unwrap();
-    emit(&mut connection, "after.rebase", "k").await;
-    let mut found = Vec::new();
-    while !found.iter().any(|event| event == "after.rebase") {
-        let batch = next(&mut reader).await;
-        if reader.settle(&batch).await.is_ok() {
-            found.extend(batch.records().map(|record| record.r#type.clone()));
-        }
-    }
-    assert!(found.iter().any(|event| event == "after.reset"), "{found:?}");
+    assert_eq!(found.len(), 21, "{found:?}");
 }
