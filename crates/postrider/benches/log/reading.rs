@@ -1,0 +1,141 @@
+//! Reading the whole log: against COPY, against a poller that claims and marks, and what it leaves behind.
+
+use std::future::poll_fn;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use postrider_testkit::Database;
+use postrider_testkit::bench::{Bench, Figure, Goal, pairs};
+use sqlx::{Connection, Row};
+
+use crate::world::{World, count, fill, read_all, run};
+
+const AGAINST_COPY: &str = "1 reader to null";
+const AGAINST_POLLER: &str = "2 reader against a poller";
+const DEAD: &str = "8 dead rows after reading";
+
+pub(crate) async fn figures(world: &World, bench: &mut Bench) -> Result<()> {
+    if ![AGAINST_COPY, AGAINST_POLLER, DEAD].iter().any(|figure| bench.wants(figure)) {
+        return Ok(());
+    }
+    let events = bench.size(1_000_000, 50_000);
+    let database = world.database().await?;
+    fill(&database, events).await?;
+    let runs = bench.size(3, 1);
+
+    let mut sinks = 0;
+    let mut reader = async || {
+        sinks += 1;
+        read_all(&database, &format!("null {sinks}"), events).await
+    };
+    if bench.wants(AGAINST_COPY) || bench.wants(DEAD) {
+        let measured = pairs(runs, &mut reader, async || copy_all(&database, events).await).await?;
+        bench.add(
+            Figure::paired(AGAINST_COPY, "events/s", "COPY in order", &measured)
+                .goal(Goal::RatioAtLeast(0.8)),
+        );
+        bench.add(Figure::measured(DEAD, "rows", dead_rows(&database).await?).goal(Goal::AtMost(0.0)));
+    }
+    if bench.wants(AGAINST_POLLER) {
+        let rows = bench.size(20_000, 2_000);
+        let measured = pairs(runs, &mut reader, async || poll_all(world, rows).await).await?;
+        bench.add(
+            Figure::paired(AGAINST_POLLER, "events/s", "SKIP LOCKED, claim and mark 250", &measured)
+                .goal(Goal::RatioAtLeast(20.0)),
+        );
+    }
+    Ok(())
+}
+
+/// Rows per second of a client that drains COPY of the same columns.
+async fn copy_all(database: &Database, events: u32) -> Result<f64> {
+    let begin = Instant::now();
+    let mut connection = database.connect().await?;
+    let mut rows = 0;
+    {
+        let mut stream = connection
+            .copy_out_raw(
+                "copy (select lane, seq, id, source_id, type, entity, key, tenant, payload, headers, created_at
+                       from postrider.events order by seq) to stdout",
+            )
+            .await?;
+        // One message is one row.
+        while let Some(row) = poll_fn(|context| stream.as_mut().poll_next(context)).await {
+            row?;
+            rows += 1;
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    connection.close().await?;
+    ensure!(rows == events, "{rows} rows were copied, {events} are there");
+    Ok(f64::from(events) / seconds)
+}
+
+/// Rows per second of the usual poller: claim 250, publish (nothing here), mark them.
+async fn poll_all(world: &World, rows: u32) -> Result<f64> {
+    let database = world.database().await?;
+    let mut connection = database.connect().await?;
+    run(
+        &mut connection,
+        "create table outbox (
+             id bigserial primary key, event_id uuid not null unique, event_type varchar not null, entity_id uuid not null,
+             payload jsonb not null, workspace_id uuid not null, initiator_type varchar not null,
+             created_at timestamptz not null, claimed_at timestamptz, processed_at timestamptz);
+         create index outbox_unclaimed_unprocessed on outbox (claimed_at, processed_at, id)
+             where claimed_at is null and processed_at is null;
+         create index outbox_processed_idx on outbox (processed_at) where processed_at is not null",
+    )
+    .await?;
+    let sample = crate::world::SAMPLE;
+    let insert = format!(
+        "insert into outbox (event_id, event_type, entity_id, payload, workspace_id, initiator_type, created_at)
+         select gen_random_uuid(), e.type, gen_random_uuid(), e.payload::jsonb, gen_random_uuid(), 'USER', now()
+         from (select {sample} from generate_series(1, {rows}) n) e"
+    );
+    run(&mut connection, &insert).await?;
+    run(&mut connection, "vacuum analyze outbox").await?;
+    run(&mut connection, "checkpoint").await?;
+
+    let begin = Instant::now();
+    let mut found = 0;
+    loop {
+        let claimed = sqlx::query(
+            "update outbox set claimed_at = now()
+             where id in (select id from outbox where processed_at is null and claimed_at is null
+                          order by id limit 250 for update skip locked)
+             returning id, event_id, event_type, entity_id, payload, processed_at, created_at, claimed_at,
+                       workspace_id, initiator_type",
+        )
+        .fetch_all(&mut connection)
+        .await?;
+        if claimed.is_empty() {
+            break;
+        }
+        found += claimed.len();
+        let ids = claimed.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+        sqlx::query("update outbox set processed_at = now() where id = any ($1)")
+            .bind(ids)
+            .execute(&mut connection)
+            .await?;
+    }
+    let rate = count(found)? / begin.elapsed().as_secs_f64();
+    connection.close().await?;
+    ensure!(found == usize::try_from(rows)?, "{found} rows were claimed, {rows} are there");
+    Ok(rate)
+}
+
+/// What reading left in the tables of the log: rows updated, deleted or dead.
+async fn dead_rows(database: &Database) -> Result<f64> {
+    let mut connection = database.connect().await?;
+    // A backend reports when it is idle or ends; the readers have ended a moment ago.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let rows: i64 = sqlx::query_scalar(
+        "select coalesce(sum(n_dead_tup + n_tup_upd + n_tup_del), -1)::bigint
+         from pg_stat_user_tables where schemaname = 'postrider' and relname like 'events\\__'",
+    )
+    .fetch_one(&mut connection)
+    .await?;
+    ensure!(rows >= 0, "the statistics of the log's tables were not found");
+    connection.close().await?;
+    Ok(f64::from(u32::try_from(rows)?))
+}
