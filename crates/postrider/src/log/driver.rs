@@ -50,6 +50,8 @@ pub(super) struct Driver {
     /// The end of the pause or sleep it is in.
     resting_until: Option<Instant>,
     ticket_ends: Instant,
+    /// A bell ended the rest, and nothing was read since.
+    rung: bool,
 }
 
 impl Driver {
@@ -76,6 +78,7 @@ impl Driver {
             idle_rounds: 0,
             resting_until: None,
             ticket_ends: Instant::now(),
+            rung: false,
         };
         driver.show();
         Ok(driver)
@@ -164,6 +167,15 @@ impl Driver {
                 link.lanes.bound_by(xid);
                 link.sleeper.on(Event::Xid(xid));
             }
+            Action::Disarm(_) if self.rung => {
+                // One look more than the protocol asks for never hurts, and what rang is in hand before disarming has committed.
+                self.rung = false;
+                let (pages, _) = link.look(i64::from(self.options.page)).await?;
+                if !pages.is_empty() {
+                    self.idle_rounds = 0;
+                    self.ready = Some(Batch { link: link.id, pages });
+                }
+            }
             Action::Disarm(ticket) => {
                 bell::disarm(&mut link.connection, ticket).await?;
                 link.sleeper.on(Event::Disarmed);
@@ -249,6 +261,7 @@ impl Driver {
         self.resting_until = None;
         if event != Event::TimedOut {
             self.idle_rounds = 0;
+            self.rung = true;
         }
         link.sleeper.on(event);
         Ok(())
