@@ -37,7 +37,7 @@ pub(crate) async fn figures(world: &World, bench: &mut Bench) -> Result<()> {
         bench.add(Figure::measured(DEAD, "rows", dead_rows(&database).await?).goal(Goal::AtMost(0.0)));
     }
     if bench.wants(AGAINST_POLLER) {
-        let rows = bench.size(20_000, 2_000);
+        let rows = bench.size(200_000, 2_000);
         let measured = pairs(runs, &mut reader, async || poll_all(world, rows).await).await?;
         bench.add(
             Figure::paired(AGAINST_POLLER, "events/s", "SKIP LOCKED, claim and mark 250", &measured)

@@ -1,6 +1,7 @@
 //! One round of reading: what one statement saw for a group of lanes, and the cursor after each of its rows.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -103,7 +104,7 @@ pub async fn read(
         positions[place] = Some(cursor.position);
         late_positions[place] = cursor.late.as_ref().map(|late| late.position);
     }
-    let rows = sqlx::query(AssertSqlSafe(statement))
+    let mut rows = sqlx::query(AssertSqlSafe(statement))
         .bind(&*group.snapshot)
         .bind(group.late.as_ref().map(|late| &*late.target))
         .bind(group.bound.map(|bound| bound.to_string()))
@@ -111,65 +112,82 @@ pub async fn read(
         .bind(late_positions)
         .bind(page)
         .bind(late_page)
-        .fetch_all(connection)
-        .await?;
-    assemble(&rows, cursors, page, late_page)
+        .fetch(connection);
+    // Row by row as they come, so that the server works on the next ones meanwhile.
+    let mut received = Received::default();
+    while let Some(row) = poll_fn(|context| rows.as_mut().poll_next(context)).await {
+        received.take(&row?)?;
+    }
+    received.assemble(cursors, page, late_page)
 }
 
-fn assemble(rows: &[PgRow], cursors: &BTreeMap<i16, Cursor>, page: i64, late_page: i64) -> Result<Round> {
-    let mut facts: Option<Facts> = None;
-    let mut late = Vec::new();
-    let mut fresh: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
-    for row in rows {
+/// The rows of a round as they come.
+#[derive(Default)]
+struct Received {
+    facts: Option<Facts>,
+    late: Vec<Record>,
+    fresh: BTreeMap<i16, Vec<Record>>,
+}
+
+impl Received {
+    fn take(&mut self, row: &PgRow) -> Result<()> {
         match row.try_get::<i16, _>(0)? {
-            0 => facts = Some(serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?),
-            1 => late.push(record(row)?),
+            0 => self.facts = Some(serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?),
+            1 => self.late.push(record(row)?),
             _ => {
                 let record = record(row)?;
-                fresh.entry(record.lane).or_default().push(record);
+                self.fresh.entry(record.lane).or_default().push(record);
             }
         }
-    }
-    // The statement reads nothing on a standby: its snapshots have no running transactions, late rows would be lost.
-    let facts = facts.ok_or(Error::NotPrimary)?;
-    let seen: Snapshot = Arc::from(facts.snapshot.as_str());
-
-    late.sort_unstable_by_key(|record: &Record| record.seq);
-    let more = usize::try_from(late_page).is_ok_and(|limit| late.len() > limit);
-    if more {
-        late.pop();
-    }
-    let last_late = late.last().map(|record| record.seq);
-    let mut late_by_lane: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
-    for record in late {
-        late_by_lane.entry(record.lane).or_default().push(record);
+        Ok(())
     }
 
-    let mut pages = BTreeMap::new();
-    for (&lane, start) in cursors {
-        let target = start.late.as_ref().map_or_else(|| Arc::clone(&seen), |late| Arc::clone(&late.target));
-        let mut records = late_by_lane.remove(&lane).unwrap_or_default();
-        let late = records.len();
-        let end = match last_late {
-            // The whole group has seen the late set up to here, lanes without a row in it too.
-            Some(seq) if more => start.within_late(&target, seq),
-            _ if start.late.is_some() => start.past_late(&target),
-            _ => {
-                let mut new = fresh.remove(&lane).unwrap_or_default();
-                new.sort_unstable_by_key(|record| record.seq);
-                let full = i64::try_from(new.len()).is_ok_and(|found| found >= page);
-                let position = match new.last() {
-                    Some(last) if full => last.seq,
-                    // Whatever is at or below and not visible here is late by its xid.
-                    _ => facts.last_seq.max(start.position),
-                };
-                records.append(&mut new);
-                Cursor::new(position, Arc::clone(&seen))
-            }
-        };
-        pages.insert(lane, Page { start: start.clone(), target, late, records, end });
+    fn assemble(self, cursors: &BTreeMap<i16, Cursor>, page: i64, late_page: i64) -> Result<Round> {
+        let Self { facts, mut late, mut fresh } = self;
+        // The statement reads nothing on a standby: its snapshots have no running transactions, late rows would be lost.
+        let facts = facts.ok_or(Error::NotPrimary)?;
+        let seen: Snapshot = Arc::from(facts.snapshot.as_str());
+
+        late.sort_unstable_by_key(|record: &Record| record.seq);
+        let more = usize::try_from(late_page).is_ok_and(|limit| late.len() > limit);
+        if more {
+            late.pop();
+        }
+        let last_late = late.last().map(|record| record.seq);
+        let mut late_by_lane: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
+        for record in late {
+            late_by_lane.entry(record.lane).or_default().push(record);
+        }
+
+        let mut pages = BTreeMap::new();
+        for (&lane, start) in cursors {
+            let target =
+                start.late.as_ref().map_or_else(|| Arc::clone(&seen), |late| Arc::clone(&late.target));
+            let mut records = late_by_lane.remove(&lane).unwrap_or_default();
+            let late = records.len();
+            let end = match last_late {
+                // The whole group has seen the late set up to here, lanes without a row in it too.
+                Some(seq) if more => {
+                    start.within_late(&target, start.late.as_ref().map_or(seq, |late| late.position.max(seq)))
+                }
+                _ if start.late.is_some() => start.past_late(&target),
+                _ => {
+                    let mut new = fresh.remove(&lane).unwrap_or_default();
+                    new.sort_unstable_by_key(|record| record.seq);
+                    let full = i64::try_from(new.len()).is_ok_and(|found| found >= page);
+                    let position = match new.last() {
+                        Some(last) if full => last.seq,
+                        // Whatever is at or below and not visible here is late by its xid.
+                        _ => facts.last_seq.max(start.position),
+                    };
+                    records.append(&mut new);
+                    Cursor::new(position, Arc::clone(&seen))
+                }
+            };
+            pages.insert(lane, Page { start: start.clone(), target, late, records, end });
+        }
+        Ok(Round { facts, pages })
     }
-    Ok(Round { facts, pages })
 }
 
 fn record(row: &PgRow) -> Result<Record> {
