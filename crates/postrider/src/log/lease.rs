@@ -69,11 +69,11 @@ pub async fn balance(
     // again all that others have settled meanwhile.
     let stale = |lane: &i16| held.contains(lane) && !mine(lane);
     let kept = |lane: i16, owner: Option<Uuid>| owner == Some(reader) && !released.contains(&lane);
-    let cursors: BTreeMap<i16, Cursor> = stored
+    let lanes: Vec<i16> = stored
         .iter()
         .filter(|(lane, _)| !stale(lane))
         .filter(|(lane, stored)| kept(**lane, stored.owner) || decision.claim.contains(lane))
-        .map(|(&lane, stored)| (lane, stored.cursor.clone()))
+        .map(|(&lane, _)| lane)
         .collect();
     let unchanged = decision.claim.is_empty()
         && released.is_empty()
@@ -87,7 +87,17 @@ pub async fn balance(
         return Ok(None);
     }
     let epoch = stored.values().map(|stored| stored.epoch).max().unwrap_or(0) + 1;
-    let lanes: Vec<i16> = cursors.keys().copied().collect();
+    // The present holder may be settling right now. Waiting for it, and reading the cursors only then, means that whoever was told
+    // "settled" has settled: what it did is not done again. Settlings take milliseconds, and so do we.
+    sqlx::query("lock table postrider.progress in share row exclusive mode")
+        .execute(&mut *transaction)
+        .await?;
+    let mut cursors: BTreeMap<i16, Cursor> = progress::load(&mut transaction, tenure.sink, &tenure.name)
+        .await?
+        .into_iter()
+        .map(|(lane, stored)| (lane, stored.cursor))
+        .collect();
+    cursors.retain(|lane, _| lanes.contains(lane));
     sqlx::query(
         "update postrider.leases set owner = case when lane = any ($3) then $2 end, epoch = case when lane = any ($3) then $4 else epoch end
          where sink = $1 and (lane = any ($3) or lane = any ($5))",

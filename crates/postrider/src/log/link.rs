@@ -93,7 +93,7 @@ impl Link {
             // Somebody may hold the ring for a while: it is swept the next time, and reading goes on.
             match self.sweep(options).await {
                 Err(error) if error.is_lock_timeout() => {
-                    tracing::info!(%error, "the ring was busy and is swept later")
+                    tracing::info!(%error, "the ring was busy and is swept later");
                 }
                 swept => swept?,
             }

@@ -94,8 +94,9 @@ async fn plans_hold(one_xid_has_half: bool) {
     let small = idle_buffers(&mut connection, READ, ROWS).await;
     fill(&mut connection, ROWS / 10 + 1, ROWS, one_xid_has_half).await;
     let large = idle_buffers(&mut connection, READ, ROWS).await;
+    // Ten times the rows may be one more level of every index that is probed, and no more.
     assert!(
-        large <= small + small / 2,
+        large <= 2 * small,
         "an idle round touched {small} buffers at a tenth of the rows, {large} at all of them"
     );
 

@@ -80,6 +80,8 @@ pub(super) async fn steady(storm: Arc<Storm>, receipts: Arc<Receipts>) {
 async fn born(storm: &Storm, page: u32) -> Reader {
     let mut options = reading("mortal");
     options.page = page;
+    // Long enough for a busy machine: they are to die when the dice say so.
+    options.lease = Duration::from_secs(2);
     Reader::open(self::options(&storm.database), options).await.unwrap()
 }
 
