@@ -5,6 +5,11 @@ declare
     max_payload text := nullif(current_setting('postrider.install.max_payload'), '');
     found       text;
 begin
+    if getdatabaseencoding() = 'SQL_ASCII' then
+        raise exception using errcode = '0A000', message = 'postrider: this database has the encoding SQL_ASCII',
+            detail = 'It accepts bytes that are no text in any encoding, and such an event could not be read.',
+            hint = 'Use a database with the encoding UTF8.';
+    end if;
     if to_regprocedure('postrider.schema_version()') is not null then
         execute 'select postrider.schema_version()' into found;
         if found::integer > current_setting('postrider.install.version')::integer then

@@ -89,7 +89,7 @@ impl Hand {
         let reader = Uuid::now_v7();
         lease::heartbeat(&mut connection, reader, "by hand", tenure.sink, LEASE).await?;
         let (tenure, cursors) =
-            lease::balance(&mut connection, reader, &tenure, &[], &[]).await?.context("no lane is free")?;
+            lease::balance(&mut connection, reader, &tenure, &[], &[]).await?.0.context("no lane is free")?;
         let lanes = cursors.len();
         Ok(Self { connection, reader, tenure, cursors, lanes })
     }

@@ -157,14 +157,18 @@ pub async fn take_xid(connection: &mut PgConnection) -> Result<u64> {
     parse_xid(&xid)
 }
 
-/// Sets `disarmed` to at least `ticket`, under a lock that only readers take.
+/// Sets `disarmed` to at least `ticket`, under a lock that only readers take. Never above what was drawn: anybody can notify anything.
 pub async fn disarm(connection: &mut PgConnection, ticket: u64) -> Result<()> {
     let mut transaction = connection.begin().await?;
     sqlx::query("lock table postrider.bell in exclusive mode").execute(&mut *transaction).await?;
-    sqlx::query("select setval('postrider.disarmed', greatest($1, coalesce(pg_sequence_last_value('postrider.disarmed'), 0)))")
-        .bind(i64::try_from(ticket).unwrap_or(i64::MAX))
-        .execute(&mut *transaction)
-        .await?;
+    sqlx::query(
+        "select setval('postrider.disarmed', greatest(least($1, armed), least(disarmed, armed)))
+         from (select coalesce(pg_sequence_last_value('postrider.armed'), 0) as armed,
+                      coalesce(pg_sequence_last_value('postrider.disarmed'), 0) as disarmed) s",
+    )
+    .bind(i64::try_from(ticket).unwrap_or(i64::MAX))
+    .execute(&mut *transaction)
+    .await?;
     transaction.commit().await?;
     Ok(())
 }

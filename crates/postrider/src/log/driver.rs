@@ -180,6 +180,11 @@ impl Driver {
                 bell::disarm(&mut link.connection, ticket).await?;
                 link.sleeper.on(Event::Disarmed);
             }
+            // A transaction that is open for long keeps us watching: producers must go on seeing a ticket that is good.
+            Action::Watch if Instant::now() >= self.ticket_ends => {
+                link.sleeper = Sleeper::default();
+                link.sleeper.doze();
+            }
             Action::Watch => return self.rest(self.pause()).await,
             // Never longer than producers heed the ticket.
             Action::Sleep => {

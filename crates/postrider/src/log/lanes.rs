@@ -48,6 +48,8 @@ impl Place {
 #[derive(Debug, Clone, Default)]
 pub struct Lanes {
     lanes: BTreeMap<i16, Lane>,
+    /// Beyond our share: delivered to the end of what was read, and then given up.
+    retiring: Vec<i16>,
 }
 
 impl Lanes {
@@ -67,6 +69,11 @@ impl Lanes {
                 (number, lane)
             })
             .collect();
+    }
+
+    /// These lanes are to be given up: nothing more is read from them, or under a backlog they would never be free.
+    pub fn retire(&mut self, lanes: Vec<i16>) {
+        self.retiring = lanes;
     }
 
     /// Drops the lanes that somebody else holds now.
@@ -101,7 +108,7 @@ impl Lanes {
     /// The reading cursors, in groups that one statement can read.
     pub fn groups(&self) -> Vec<BTreeMap<i16, Cursor>> {
         let mut groups: Vec<BTreeMap<i16, Cursor>> = Vec::new();
-        for (&number, lane) in &self.lanes {
+        for (&number, lane) in self.lanes.iter().filter(|(number, _)| !self.retiring.contains(number)) {
             let group = groups
                 .iter_mut()
                 .find(|group| group.values().next().is_some_and(|first| first.reads_with(&lane.read)));
@@ -132,8 +139,13 @@ impl Lanes {
         if settling.place.before > lane.settled_count {
             return Err(Error::OutOfOrder { lane: number });
         }
+        let count = settling.place.before + settling.delivered;
+        // Settled further already: a cursor never goes back.
+        if count < lane.settled_count {
+            return Ok(true);
+        }
         lane.settled = settling.cursor.clone();
-        lane.settled_count = settling.place.before + settling.delivered;
+        lane.settled_count = count;
         lane.settle_if_idle();
         Ok(true)
     }

@@ -36,14 +36,15 @@ pub async fn heartbeat(
 /// Brings this reader's lanes to its fair share. `held` are those it believes to hold; `busy` ones among them have something in
 /// flight and are kept for now.
 ///
-/// Answers the cursors of all lanes it holds now, under a new epoch, or `None` if nothing changed.
+/// Answers the cursors of all lanes it holds now, under a new epoch, or `None` if nothing changed; and the busy lanes beyond its
+/// share, which are to be read no further so that they can be given up next time.
 pub async fn balance(
     connection: &mut PgConnection,
     reader: Uuid,
     tenure: &Tenure,
     held: &[i16],
     busy: &[i16],
-) -> Result<Option<(Tenure, BTreeMap<i16, Cursor>)>> {
+) -> Result<(Option<(Tenure, BTreeMap<i16, Cursor>)>, Vec<i16>)> {
     let mut transaction = connection.begin().await?;
     // Leases of one sink change one after another.
     sqlx::query("select from postrider.sinks where sink = $1 for update")
@@ -60,7 +61,8 @@ pub async fn balance(
     let holders =
         stored.iter().map(|(&lane, stored)| (lane, stored.owner.filter(|_| stored.alive))).collect();
     let decision = share::decide(reader, &holders, &alive);
-    let released: Vec<i16> = decision.release.into_iter().filter(|lane| !busy.contains(lane)).collect();
+    let (surplus, released): (Vec<i16>, Vec<i16>) =
+        decision.release.iter().partition(|lane| busy.contains(lane));
     // Somebody may have taken lanes while this reader was silent: then what it holds in memory is more than what it holds.
     let mine = |lane: &i16| {
         stored.get(lane).is_some_and(|stored| stored.owner == Some(reader) && stored.epoch == tenure.epoch)
@@ -84,7 +86,7 @@ pub async fn balance(
             .all(|(lane, _)| held.contains(lane) && mine(lane));
     if unchanged {
         transaction.rollback().await?;
-        return Ok(None);
+        return Ok((None, surplus));
     }
     let epoch = stored.values().map(|stored| stored.epoch).max().unwrap_or(0) + 1;
     // The present holder may be settling right now. Waiting for it, and reading the cursors only then, means that whoever was told
@@ -115,7 +117,7 @@ pub async fn balance(
         progress::append(&mut transaction, &mut new, &cursors).await?;
     }
     transaction.commit().await?;
-    Ok(Some((new, cursors)))
+    Ok((Some((new, cursors)), surplus))
 }
 
 /// Hands every lane back and says goodbye, so that others need not wait for the lease to run out.

@@ -98,7 +98,7 @@ impl Link {
                 swept => swept?,
             }
         }
-        let change = lease::balance(
+        let (change, surplus) = lease::balance(
             &mut self.connection,
             reader,
             &self.tenure,
@@ -106,6 +106,7 @@ impl Link {
             &self.lanes.busy(),
         )
         .await?;
+        self.lanes.retire(surplus);
         let Some((tenure, cursors)) = change else {
             return Ok(false);
         };

@@ -19,5 +19,11 @@ late as (
                   cross join lateral (select from postrider.events_N e where e.xid = writer.xid and e.lane = any (s.lanes) limit 1) e)
        or exists (select from postrider.events_N e where e.xid >= pg_snapshot_xmax(s.snapshot) and e.xid < s.bound
                   and e.seq + 0 <= s.position and e.lane = any (s.lanes))
+),
+-- Sinks times lanes: a cursor that is missing cannot say what it is owed, so it is owed everything.
+missing as (
+    select s.name as sink from postrider.sinks s
+    cross join generate_series(0, postrider.lanes() - 1) as l (lane)
+    where not exists (select from newest c where c.sink = s.name and c.lane = l.lane)
 )
-select sink from ahead union select sink from late order by sink
+select sink from ahead union select sink from late union select sink from missing order by sink

@@ -52,6 +52,7 @@ impl Hand {
         let (tenure, cursors) = lease::balance(&mut connection, reader, &tenure, &[], &[])
             .await
             .unwrap()
+            .0
             .expect("lanes were free");
         let lanes: i32 =
             sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut connection).await.unwrap();

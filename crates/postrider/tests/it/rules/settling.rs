@@ -136,22 +136,23 @@ async fn lanes_are_shared_handed_back_and_taken_over() {
     let mut connection = database.connect().await.unwrap();
     let minute = Duration::from_mins(1);
     lease::heartbeat(&mut connection, second, "second", first.tenure.sink, minute).await.unwrap();
-    assert!(lease::balance(&mut connection, second, &first.tenure, &[], &[]).await.unwrap().is_none());
+    assert!(lease::balance(&mut connection, second, &first.tenure, &[], &[]).await.unwrap().0.is_none());
     let all: Vec<i16> = (0..16).collect();
     let busy: Vec<i16> = (0..16).filter(|lane| lane % 2 == 0).collect();
     let (tenure, kept) =
-        lease::balance(&mut first.connection, first_id, &first.tenure, &all, &busy).await.unwrap().unwrap();
+        lease::balance(&mut first.connection, first_id, &first.tenure, &all, &busy).await.unwrap().0.unwrap();
     assert!(busy.iter().all(|lane| kept.contains_key(lane)), "lanes in flight are kept");
     assert_eq!(kept.len(), 12, "four of the eight lanes beyond the share had nothing in flight: {kept:?}");
-    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[], &[]).await.unwrap().unwrap();
+    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[], &[]).await.unwrap().0.unwrap();
     assert_eq!(taken.len(), 4);
     let (tenure, kept) =
-        lease::balance(&mut first.connection, first_id, &tenure, &[], &[]).await.unwrap().unwrap();
-    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[], &[]).await.unwrap().unwrap();
+        lease::balance(&mut first.connection, first_id, &tenure, &[], &[]).await.unwrap().0.unwrap();
+    let (_, taken) = lease::balance(&mut connection, second, &tenure, &[], &[]).await.unwrap().0.unwrap();
     assert_eq!((kept.len(), taken.len()), (8, 8));
 
     // Handed back at once at the end, without waiting for the lease.
     lease::release(&mut connection, second).await.unwrap();
-    let (_, all) = lease::balance(&mut first.connection, first_id, &tenure, &[], &[]).await.unwrap().unwrap();
+    let (_, all) =
+        lease::balance(&mut first.connection, first_id, &tenure, &[], &[]).await.unwrap().0.unwrap();
     assert_eq!(all.len(), 16);
 }
