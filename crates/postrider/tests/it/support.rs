@@ -101,11 +101,26 @@ pub async fn lazy_server() -> (PostgresServer, Database) {
     (server, database)
 }
 
+/// Frozen while it waits for work: in the middle of it, it could hold a lock for ever.
 async fn freeze_wal_writer(database: &Database) {
     let mut connection = database.connect().await.unwrap();
     let pid: i32 = sqlx::query_scalar("select pid from pg_stat_activity where backend_type = 'walwriter'")
         .fetch_one(&mut connection)
         .await
         .unwrap();
-    Process::find(pid).expect("the WAL writer runs").signal(Signal::STOP).unwrap();
+    let wal_writer = Process::find(pid).expect("the WAL writer runs");
+    loop {
+        wal_writer.signal(Signal::STOP).unwrap();
+        let waits: bool = sqlx::query_scalar(
+            "select wait_event is not distinct from 'WalWriterMain' from pg_stat_activity where pid = $1",
+        )
+        .bind(pid)
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+        if waits {
+            return;
+        }
+        wal_writer.signal(Signal::CONT).unwrap();
+    }
 }
