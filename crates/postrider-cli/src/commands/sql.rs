@@ -11,8 +11,8 @@ use crate::output;
 
 /// Print what `init` would run, as one script for psql or your own migrations
 ///
-/// Connects to nothing, so it knows nothing of a log that is there already: run again, it needs the same --lanes, --max-payload and
-/// roles as before, where `init` keeps what it finds. The script is one transaction.
+/// Connects to nothing. The script is one transaction and may be run again: like `init` it keeps the lanes and the payload's limit
+/// that it finds, and refuses other lanes or a newer schema. Roles other than the default have to be named again.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
