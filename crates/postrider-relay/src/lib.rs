@@ -1,5 +1,15 @@
-//! Carries the events of a Postrider log to its sinks.
-//!
-//! Empty so far. It will hold the engine (read, transform, deliver, settle; one pipeline per sink, independent of all others), the
-//! trait `Sink` whose documentation is its contract, and the sinks, each behind a feature of its own.
+//! Carries the events of a Postrider log to its sinks: at least once, in order per key, one pipeline per sink.
 #![forbid(unsafe_code)]
+
+pub mod policy;
+pub mod prepare;
+pub mod settings;
+pub mod sink;
+pub mod sinks;
+pub mod status;
+pub mod telemetry;
+pub mod units;
+
+pub use settings::{EnvelopeKind, LogSettings, Ordering, RelaySettings, Retry, SinkSettings};
+pub use sink::{Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable, UnavailableKind};
+pub use status::{SinkStatus, State};

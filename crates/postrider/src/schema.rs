@@ -7,9 +7,9 @@ use sqlx::{Connection, PgConnection, Row};
 use crate::log::error::{Error, Result};
 
 /// Which versions of the schema this program can work with.
-pub const OLDEST: i32 = 3;
+pub const OLDEST: i32 = 4;
 /// The version that [`install`] brings a database to.
-pub const NEWEST: i32 = 3;
+pub const NEWEST: i32 = 4;
 
 const BEGIN: &str = include_str!("../migrations/begin.sql");
 const KEEP: &str = include_str!("../migrations/keep.sql");
@@ -19,9 +19,10 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (1, include_str!("../migrations/0001_log.sql")),
     (2, include_str!("../migrations/0002_emit.sql")),
     (3, include_str!("../migrations/0003_views.sql")),
+    (4, include_str!("../migrations/0004_parking.sql")),
 ];
 /// A function and not a row: it survives a schema-only dump, as does everything else that emitting needs.
-const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 3'";
+const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 4'";
 
 /// What can be chosen when the schema is installed.
 #[derive(Debug, Clone)]

@@ -245,7 +245,7 @@ pub async fn turn_progress_beyond(connection: &mut PgConnection, rows: i64) -> R
 async fn copy_newest(connection: &mut PgConnection, to: i16) -> Result<()> {
     sqlx::query(
         "insert into postrider.progress
-         select $1, p.sink, p.epoch, p.number, p.lanes, p.positions, p.late_positions, p.snapshots, p.snapshot_of, p.target_of, p.bounds, p.settled_at
+         select $1, p.sink, p.epoch, p.number, p.lanes, p.positions, p.late_positions, p.snapshots, p.snapshot_of, p.target_of, p.bounds, p.settled_at, 0
          from (select distinct sink, epoch from postrider.leases) l
          cross join lateral (select * from postrider.progress p
              where p.sink = l.sink and p.epoch = l.epoch order by p.number desc limit 1) p

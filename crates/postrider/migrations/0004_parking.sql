@@ -1,0 +1,43 @@
+-- Trouble: events that a sink refused, and sinks that somebody paused. The happy path never writes here.
+
+alter table postrider.sinks add column if not exists paused_at timestamptz;
+
+-- How many events a settling moved past: the history of progress is also the history of throughput.
+alter table postrider.progress add column if not exists events bigint not null default 0;
+
+-- An event is copied here whole, so that the cursor may move on and the ring may turn.
+create table if not exists postrider.parked (
+    sink            integer     not null references postrider.sinks on delete cascade,
+    -- For sinks with many destinations of their own; empty for all others.
+    destination     text        not null default '',
+    id              uuid        not null,
+    -- Order of parking, which for one key is the order of delivery. Not seq: a slow transaction's events are delivered late.
+    place           bigint      not null generated always as identity,
+    lane            smallint    not null,
+    seq             bigint      not null,
+    source_id       text,
+    type            text        not null,
+    entity          text,
+    key             text,
+    tenant          text,
+    payload         json        not null,
+    headers         json,
+    created_at      timestamptz not null,
+    -- waiting: tried again at next_attempt_at. behind: waits for an earlier event of its key (ordering: strict).
+    -- dead: not tried again until somebody says so; with ordering: strict its key waits behind it.
+    state           text        not null check (state in ('waiting', 'behind', 'dead')),
+    attempts        integer     not null default 0,
+    -- The last refusal, for machines and for people; null while it only waits behind another one.
+    kind            text,
+    reason          text,
+    -- The refusals, oldest first: [{"at":…,"kind":…,"reason":…}], the last twenty.
+    history         jsonb       not null default '[]',
+    parked_at       timestamptz not null default clock_timestamp(),
+    next_attempt_at timestamptz,
+    primary key (sink, destination, id)
+);
+
+-- What is due, and the order inside a key.
+create index if not exists parked_due on postrider.parked (sink, lane, next_attempt_at) where state = 'waiting';
+create index if not exists parked_key on postrider.parked (sink, destination, key, place);
+create index if not exists parked_dead on postrider.parked (sink, parked_at) where state = 'dead';
