@@ -40,4 +40,5 @@ create table if not exists postrider.parked (
 -- What is due, and the order inside a key.
 create index if not exists parked_due on postrider.parked (sink, lane, next_attempt_at) where state = 'waiting';
 create index if not exists parked_key on postrider.parked (sink, destination, key, place);
+create index if not exists parked_place on postrider.parked (place);
 create index if not exists parked_dead on postrider.parked (sink, parked_at) where state = 'dead';

@@ -1,10 +1,12 @@
 //! The task behind a reader: it drives the wake-up protocol, keeps the lease, reads ahead and settles.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::bell::{self, Heard, Silence};
@@ -12,17 +14,30 @@ use super::error::{Error, Result};
 use super::lanes::Settling;
 use super::lease;
 use super::link::Link;
+use super::parking::{Holder, Parking};
 use super::reader::{Batch, ReaderOptions, Settled};
+use super::settling::{Ended, Running};
 use super::wake::{Action, Event, Sleeper};
 
 /// After work a reader looks this often at the shortest interval before it sleeps or slows down: work tends to follow work, and
 /// taking a ticket costs a commit.
 const SHORT_PAUSES: u32 = 8;
 
+/// How long a statement may take. Waits for a bell or a command end by themselves, with the next heartbeat at the latest.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// What a reader asks of its task.
+#[derive(Debug)]
 pub(super) enum Command {
-    Settle { link: Uuid, cursors: Vec<(i16, Settling)>, reply: oneshot::Sender<Result<Settled>> },
-    Close { reply: oneshot::Sender<Result<()>> },
+    Settle {
+        link: Uuid,
+        cursors: Vec<(i16, Settling)>,
+        parking: Parking,
+        reply: oneshot::Sender<Result<Settled>>,
+    },
+    Close {
+        reply: oneshot::Sender<Result<()>>,
+    },
 }
 
 /// What a reader can see of its task.
@@ -31,13 +46,20 @@ pub(super) struct State {
     pub(super) lanes: Vec<i16>,
     pub(super) silence: Option<Silence>,
     pub(super) link: Option<Uuid>,
+    pub(super) lease_ends: Option<Instant>,
+    pub(super) settled_position: Option<i64>,
+    pub(super) trouble: Option<Arc<str>>,
 }
 
 pub(super) struct Driver {
     database: PgConnectOptions,
     options: ReaderOptions,
-    reader: Uuid,
+    holder: Holder,
     link: Option<Link>,
+    /// On its way, through the link's second connection.
+    settling: Option<Running>,
+    /// A settling whose end was seen while waiting.
+    ended: Option<Ended>,
     /// Read and not yet taken.
     ready: Option<Batch>,
     batches: mpsc::Sender<Result<Batch>>,
@@ -52,6 +74,8 @@ pub(super) struct Driver {
     ticket_ends: Instant,
     /// A bell ended the rest, and nothing was read since.
     rung: bool,
+    /// Why it could not read the last time.
+    trouble: Option<Arc<str>>,
 }
 
 impl Driver {
@@ -67,8 +91,10 @@ impl Driver {
         let driver = Self {
             database,
             options,
-            reader,
+            holder: Holder { sink: link.tenure.sink, reader },
             link: Some(link),
+            settling: None,
+            ended: None,
             ready: None,
             batches,
             commands,
@@ -79,9 +105,14 @@ impl Driver {
             resting_until: None,
             ticket_ends: Instant::now(),
             rung: false,
+            trouble: None,
         };
         driver.show();
         Ok(driver)
+    }
+
+    pub(super) fn holder(&self) -> Holder {
+        self.holder
     }
 
     /// Runs until the reader is closed or dropped, or something happens that needs a person.
@@ -92,22 +123,26 @@ impl Driver {
                 None => self.commands.try_recv().ok(),
             };
             match command {
-                Some(Command::Settle { link, cursors, reply }) => {
-                    let settled = self.settle(link, &cursors).await;
-                    // Before the answer: what the reader takes next must not come from a connection that was just given up.
-                    self.show();
-                    // Nobody may be waiting for it any more; it is stored all the same.
-                    let _ = reply.send(settled);
+                Some(Command::Settle { link, cursors, parking, reply }) => {
+                    self.end_settling().await;
+                    self.begin_settling(link, &cursors, parking, reply);
                     continue;
                 }
                 Some(Command::Close { reply }) => {
+                    self.end_settling().await;
                     let _ = reply.send(self.close().await);
                     return;
                 }
                 None => {}
             }
-            match self.step().await {
-                Ok(()) => self.failures = 0,
+            if self.ended.is_some() || self.settling.as_ref().is_some_and(JoinHandle::is_finished) {
+                self.end_settling().await;
+            }
+            match self.step_in_time().await {
+                Ok(()) => {
+                    self.failures = 0;
+                    self.trouble = None;
+                }
                 Err(error) if error.is_transient() => self.fail(&error).await,
                 Err(error) => {
                     let _ = self.batches.send(Err(error)).await;
@@ -118,13 +153,27 @@ impl Driver {
         }
     }
 
+    /// A server that is gone without a word would hold us for as long as the kernel goes on sending again.
+    async fn step_in_time(&mut self) -> Result<()> {
+        let patience = PATIENCE + self.link.as_ref().map(Link::next_duty).unwrap_or_default();
+        match tokio::time::timeout(patience, self.step()).await {
+            Ok(done) => done,
+            Err(_) => Err(Error::NoAnswer { seconds: patience.as_secs() }),
+        }
+    }
+
     /// One step: at most one statement of the protocol, or one wait.
     async fn step(&mut self) -> Result<()> {
         let link = match &mut self.link {
             Some(link) => link,
-            none => none.insert(Link::connect(&self.database, &self.options, self.reader).await?),
+            none => none.insert(Link::connect(&self.database, &self.options, self.holder.reader).await?),
         };
-        if link.keep_alive(&self.options, self.reader).await? {
+        if link.next_duty().is_zero() && self.settling.is_some() {
+            // A settling under the old epoch must not meet a new one.
+            self.end_settling().await;
+            return Ok(());
+        }
+        if link.keep_alive(&self.options, self.holder.reader).await? {
             // New lanes may have been waiting for a while: look before resting any longer.
             self.idle_rounds = 0;
             self.resting_until = None;
@@ -143,7 +192,7 @@ impl Driver {
         let (shortest, longest) = self.options.idle;
         match link.sleeper.next() {
             Action::Look => {
-                let (pages, xmin) = link.look(i64::from(self.options.page)).await?;
+                let (pages, xmin) = link.look(&self.options).await?;
                 let found = !pages.is_empty();
                 link.sleeper.on(Event::Looked { found, xmin });
                 if found {
@@ -152,7 +201,7 @@ impl Driver {
                     if let Heard::Ticket(ticket) = link.bell.wait(Duration::ZERO).await? {
                         link.sleeper.on(Event::Notified(ticket));
                     }
-                    self.ready = Some(Batch { link: link.id, pages });
+                    self.ready = Some(Batch { link: link.id, pages, read_at: Instant::now() });
                     return Ok(());
                 }
                 return self.after_nothing().await;
@@ -164,16 +213,16 @@ impl Driver {
             }
             Action::TakeXid => {
                 let xid = bell::take_xid(&mut link.connection).await?;
-                link.lanes.bound_by(xid);
+                link.lanes.bound_by(xid, u64::MAX);
                 link.sleeper.on(Event::Xid(xid));
             }
             Action::Disarm(_) if self.rung => {
                 // One look more than the protocol asks for never hurts, and what rang is in hand before disarming has committed.
                 self.rung = false;
-                let (pages, _) = link.look(i64::from(self.options.page)).await?;
+                let (pages, _) = link.look(&self.options).await?;
                 if !pages.is_empty() {
                     self.idle_rounds = 0;
-                    self.ready = Some(Batch { link: link.id, pages });
+                    self.ready = Some(Batch { link: link.id, pages, read_at: Instant::now() });
                 }
             }
             Action::Disarm(ticket) => {
@@ -204,6 +253,7 @@ impl Driver {
                 _ => self.pending = self.commands.recv().await,
             },
             command = self.commands.recv() => self.pending = command,
+            ended = end_of(&mut self.settling) => self.ended = Some(ended),
             () = tokio::time::sleep(duty) => {}
         }
         Ok(())
@@ -249,6 +299,10 @@ impl Driver {
                 self.pending = command;
                 return Ok(());
             }
+            ended = end_of(&mut self.settling) => {
+                self.ended = Some(ended);
+                return Ok(());
+            }
         };
         let event = match heard {
             Heard::Ticket(ticket) => Event::Notified(ticket),
@@ -272,21 +326,53 @@ impl Driver {
         Ok(())
     }
 
-    async fn settle(&mut self, of: Uuid, cursors: &[(i16, Settling)]) -> Result<Settled> {
-        let Some(link) = self.link.as_mut().filter(|link| link.id == of) else {
-            return Err(Error::ConnectionLost { sink: self.options.sink.clone() });
+    fn begin_settling(
+        &mut self,
+        of: Uuid,
+        cursors: &[(i16, Settling)],
+        parking: Parking,
+        reply: oneshot::Sender<Result<Settled>>,
+    ) {
+        let lost = || Error::ConnectionLost { sink: self.options.sink.clone() };
+        let task = match self.link.as_mut().filter(|link| link.id == of) {
+            Some(link) => link.begin_settling(cursors),
+            None => Err(lost()),
         };
-        let settled = link.settle(cursors).await;
-        if matches!(settled, Err(Error::Database(_) | Error::LeaseLost { .. })) {
-            // Whether it was stored is unknown, or somebody else stores now: only what is stored counts from here on.
-            self.drop_link();
+        match task {
+            Ok(task) => self.settling = Some(task.begin(self.holder, parking, reply)),
+            // Nobody may be waiting for it any more.
+            Err(error) => drop(reply.send(Err(error))),
         }
-        settled
+    }
+
+    /// Waits for the settling that is on its way, if there is one.
+    async fn end_settling(&mut self) {
+        let ended = match (self.ended.take(), self.settling.take()) {
+            (Some(ended), _) => ended,
+            (None, Some(running)) => running.await,
+            (None, None) => return,
+        };
+        match ended {
+            Ok(Ok(stored)) => {
+                if let Some(link) = &mut self.link {
+                    link.on_stored(stored);
+                }
+            }
+            Ok(Err((error, reply))) => {
+                // Whether it was stored is unknown, or somebody else stores now: only what is stored counts from here on.
+                self.drop_link();
+                // Before the answer: what the reader takes next must not come from a connection that was just given up.
+                self.show();
+                let _ = reply.send(Err(error));
+            }
+            // It panicked; the reader sees its reply dropped.
+            Err(_) => self.drop_link(),
+        }
     }
 
     async fn close(&mut self) -> Result<()> {
         match &mut self.link {
-            Some(link) => lease::release(&mut link.connection, self.reader).await,
+            Some(link) => lease::release(&mut link.connection, self.holder.reader).await,
             None => Ok(()),
         }
     }
@@ -295,7 +381,10 @@ impl Driver {
     async fn fail(&mut self, error: &Error) {
         const FIRST: Duration = Duration::from_millis(20);
         const LONGEST: Duration = Duration::from_secs(5);
+        self.end_settling().await;
         self.drop_link();
+        self.trouble = Some(Arc::from(error.to_string()));
+        self.show();
         let pause = FIRST.saturating_mul(1_u32 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         tracing::warn!(sink = self.options.sink, %error, attempt = self.failures, "reading failed; connecting again");
@@ -315,12 +404,23 @@ impl Driver {
             lanes: link.lanes.numbers(),
             silence: link.bell.silence(),
             link: Some(link.id),
+            lease_ends: Some(link.lease_ends()),
+            settled_position: link.lanes.settled_position(),
+            trouble: None,
         });
-        let state = state.unwrap_or_default();
+        let state = state.unwrap_or_else(|| State { trouble: self.trouble.clone(), ..State::default() });
         self.state.send_if_modified(|shown| {
             let changed = *shown != state;
             *shown = state;
             changed
         });
+    }
+}
+
+/// The end of the settling that is on its way.
+async fn end_of(settling: &mut Option<Running>) -> Ended {
+    match settling {
+        Some(running) => running.await,
+        None => std::future::pending().await,
     }
 }

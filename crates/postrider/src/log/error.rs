@@ -13,6 +13,13 @@ pub enum Error {
     #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
 
+    /// The server said nothing for too long.
+    #[error("the database did not answer within {seconds} seconds; connecting again")]
+    NoAnswer {
+        /// How long that was.
+        seconds: u64,
+    },
+
     /// The schema is not there.
     #[error("this database has no postrider schema; install it with `postrider init`")]
     NotInstalled,
@@ -207,6 +214,7 @@ impl Error {
             Self::LeaseLost { .. }
             | Self::ConnectionLost { .. }
             | Self::NotPrimary
+            | Self::NoAnswer { .. }
             | Self::Forgotten { .. } => true,
             _ => false,
         }

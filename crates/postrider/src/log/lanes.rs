@@ -12,12 +12,14 @@ use super::round::Page;
 struct Lane {
     /// The epoch in which it came to us: what was read before it was lost and came back must not be settled now.
     since: i64,
-    /// Everything up to here was read, and how many records that were.
+    /// Everything up to here was read, how many records that were, and in which round.
     read: Cursor,
     read_count: u64,
-    /// Everything up to here is delivered, and how many records that were.
+    read_round: u64,
+    /// Everything up to here is delivered, how many records that were, and in which round they were read.
     settled: Cursor,
     settled_count: u64,
+    settled_round: u64,
 }
 
 /// Where a page belongs: what settling it needs to know.
@@ -26,6 +28,14 @@ pub struct Place {
     since: i64,
     /// Number of records that were read from the lane before this page.
     before: u64,
+    round: u64,
+}
+
+impl Place {
+    /// The epoch in which its lane came to this reader: another one means that somebody else may have had it in between.
+    pub fn since(self) -> i64 {
+        self.since
+    }
 }
 
 /// How far a page is delivered.
@@ -47,24 +57,28 @@ impl Place {
 /// All lanes a reader holds for one sink.
 #[derive(Debug, Clone, Default)]
 pub struct Lanes {
-    lanes: BTreeMap<i16, Lane>,
+    held: BTreeMap<i16, Lane>,
     /// Beyond our share: delivered to the end of what was read, and then given up.
     retiring: Vec<i16>,
+    /// Counts what was read, to tell whether a cursor is older than a transaction of ours.
+    rounds: u64,
 }
 
 impl Lanes {
     /// Takes over the lanes of a new epoch: what was held before goes on where it is in memory, the others start as stored.
     pub fn adopt(&mut self, epoch: i64, stored: BTreeMap<i16, Cursor>) {
-        let mut before = std::mem::take(&mut self.lanes);
-        self.lanes = stored
+        let mut before = std::mem::take(&mut self.held);
+        self.held = stored
             .into_iter()
             .map(|(number, cursor)| {
                 let lane = before.remove(&number).unwrap_or_else(|| Lane {
                     since: epoch,
                     read: cursor.clone(),
                     read_count: 0,
+                    read_round: self.rounds,
                     settled: cursor,
                     settled_count: 0,
+                    settled_round: self.rounds,
                 });
                 (number, lane)
             })
@@ -78,27 +92,27 @@ impl Lanes {
 
     /// Drops the lanes that somebody else holds now.
     pub fn keep_only(&mut self, lanes: &[i16]) {
-        self.lanes.retain(|lane, _| lanes.contains(lane));
+        self.held.retain(|lane, _| lanes.contains(lane));
     }
 
     /// Whether a page that was read is still ours to hand out.
     pub fn holds(&self, number: i16, place: Place) -> bool {
-        self.lanes.get(&number).is_some_and(|lane| lane.since == place.since)
+        self.held.get(&number).is_some_and(|lane| lane.since == place.since)
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.held.is_empty()
     }
 
     /// The numbers of all lanes.
     pub fn numbers(&self) -> Vec<i16> {
-        self.lanes.keys().copied().collect()
+        self.held.keys().copied().collect()
     }
 
     /// Lanes with something in flight.
     pub fn busy(&self) -> Vec<i16> {
-        self.lanes
+        self.held
             .iter()
             .filter(|(_, lane)| lane.read_count > lane.settled_count)
             .map(|(number, _)| *number)
@@ -108,7 +122,7 @@ impl Lanes {
     /// The reading cursors, in groups that one statement can read.
     pub fn groups(&self) -> Vec<BTreeMap<i16, Cursor>> {
         let mut groups: Vec<BTreeMap<i16, Cursor>> = Vec::new();
-        for (&number, lane) in self.lanes.iter().filter(|(number, _)| !self.retiring.contains(number)) {
+        for (&number, lane) in self.held.iter().filter(|(number, _)| !self.retiring.contains(number)) {
             let group = groups
                 .iter_mut()
                 .find(|group| group.values().next().is_some_and(|first| first.reads_with(&lane.read)));
@@ -122,19 +136,21 @@ impl Lanes {
 
     /// Takes note of a page that was read.
     pub fn on_read(&mut self, number: i16, page: &Page) -> Option<Place> {
-        let lane = self.lanes.get_mut(&number)?;
-        let place = Place { since: lane.since, before: lane.read_count };
+        let lane = self.held.get_mut(&number)?;
+        self.rounds += 1;
+        let place = Place { since: lane.since, before: lane.read_count, round: self.rounds };
         lane.read = page.end.clone();
+        lane.read_round = self.rounds;
         lane.read_count += page.records.len() as u64;
         lane.settle_if_idle();
         Some(place)
     }
 
-    /// Takes note that a page is delivered as far as `settling` says, and everything before it. Answers whether the lane is still
-    /// the one it was read from.
-    pub fn on_delivered(&mut self, number: i16, settling: &Settling) -> Result<bool> {
-        let Some(lane) = self.lanes.get_mut(&number).filter(|lane| lane.since == settling.place.since) else {
-            return Ok(false);
+    /// Takes note that a page is delivered as far as `settling` says, and everything before it. Answers how many records that moves
+    /// past, or `None` if the lane is not the one any more that it was read from.
+    pub fn on_delivered(&mut self, number: i16, settling: &Settling) -> Result<Option<u64>> {
+        let Some(lane) = self.held.get_mut(&number).filter(|lane| lane.since == settling.place.since) else {
+            return Ok(None);
         };
         if settling.place.before > lane.settled_count {
             return Err(Error::OutOfOrder { lane: number });
@@ -142,25 +158,41 @@ impl Lanes {
         let count = settling.place.before + settling.delivered;
         // Settled further already: a cursor never goes back.
         if count < lane.settled_count {
-            return Ok(true);
+            return Ok(Some(0));
         }
+        let events = count - lane.settled_count;
         lane.settled = settling.cursor.clone();
         lane.settled_count = count;
+        lane.settled_round = settling.place.round;
         lane.settle_if_idle();
-        Ok(true)
+        Ok(Some(events))
     }
 
     /// What is to be stored.
     pub fn settled(&self) -> BTreeMap<i16, Cursor> {
-        self.lanes.iter().map(|(number, lane)| (*number, lane.settled.clone())).collect()
+        self.held.iter().map(|(number, lane)| (*number, lane.settled.clone())).collect()
     }
 
-    /// A transaction of our own began after everything that was read so far.
-    pub fn bound_by(&mut self, xid: u64) {
-        for lane in self.lanes.values_mut() {
-            lane.read.bound.get_or_insert(xid);
-            lane.settled.bound.get_or_insert(xid);
+    /// How many rounds were read so far.
+    pub fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// A transaction of our own began after this many rounds were read: its xid bounds them, and nothing that was read since.
+    pub fn bound_by(&mut self, xid: u64, rounds: u64) {
+        for lane in self.held.values_mut() {
+            if lane.read_round <= rounds {
+                lane.read.bound.get_or_insert(xid);
+            }
+            if lane.settled_round <= rounds {
+                lane.settled.bound.get_or_insert(xid);
+            }
         }
+    }
+
+    /// Everything up to here is settled in all lanes.
+    pub fn settled_position(&self) -> Option<i64> {
+        self.held.values().map(|lane| lane.settled.position).min()
     }
 }
 
@@ -169,6 +201,7 @@ impl Lane {
     fn settle_if_idle(&mut self) {
         if self.read_count == self.settled_count {
             self.settled = self.read.clone();
+            self.settled_round = self.read_round;
         }
     }
 }

@@ -45,6 +45,21 @@ pub async fn balance(
     held: &[i16],
     busy: &[i16],
 ) -> Result<(Option<(Tenure, BTreeMap<i16, Cursor>)>, Vec<i16>)> {
+    balance_by(connection, reader, tenure, held, busy, share::decide).await
+}
+
+/// How a reader decides which lanes should be its own.
+pub type Sharing = fn(Uuid, &BTreeMap<i16, Option<Uuid>>, &[Uuid]) -> share::Decision;
+
+/// As [`balance`], sharing in another way.
+pub async fn balance_by(
+    connection: &mut PgConnection,
+    reader: Uuid,
+    tenure: &Tenure,
+    held: &[i16],
+    busy: &[i16],
+    sharing: Sharing,
+) -> Result<(Option<(Tenure, BTreeMap<i16, Cursor>)>, Vec<i16>)> {
     let mut transaction = connection.begin().await?;
     // Leases of one sink change one after another.
     sqlx::query("select from postrider.sinks where sink = $1 for update")
@@ -60,7 +75,7 @@ pub async fn balance(
     .await?;
     let holders =
         stored.iter().map(|(&lane, stored)| (lane, stored.owner.filter(|_| stored.alive))).collect();
-    let decision = share::decide(reader, &holders, &alive);
+    let decision = sharing(reader, &holders, &alive);
     let (surplus, released): (Vec<i16>, Vec<i16>) =
         decision.release.iter().partition(|lane| busy.contains(lane));
     // Somebody may have taken lanes while this reader was silent: then what it holds in memory is more than what it holds.

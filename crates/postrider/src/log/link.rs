@@ -10,12 +10,13 @@ use uuid::Uuid;
 use super::bell::Bell;
 use super::error::{Error, Result};
 use super::lanes::{Lanes, Place, Settling};
-use super::progress::{self, Tenure};
-use super::reader::{ReaderOptions, Settled};
+use super::progress::Tenure;
+use super::reader::ReaderOptions;
 use super::ring::Turn;
 use super::round::{self, Page, Round};
+use super::settling::{Stored, Task};
 use super::wake::Sleeper;
-use super::{flush, identity, lease, ring, session, sink};
+use super::{flush, identity, lease, ring, session, share, sink};
 
 /// Pages with records, by lane.
 pub(super) type Found = BTreeMap<i16, (Place, Page)>;
@@ -35,6 +36,9 @@ pub(super) struct Link {
     pub(super) tenure: Tenure,
     pub(super) lanes: Lanes,
     all_lanes: usize,
+    /// For settling while the next round is read; with a settling that is on its way.
+    settler: Option<PgConnection>,
+    pages: PageSize,
     unreleased: Option<Unreleased>,
     /// By our own monotonic clock, from before the heartbeat was sent: the server cannot have counted longer.
     lease_ends: Instant,
@@ -52,6 +56,7 @@ impl Link {
         identity::check(&mut connection).await?;
         let tenure = sink::open(&mut connection, &options.sink, options.start).await?;
         let bell = Bell::hang(database, &mut connection, options.hint).await?;
+        let settler = session::connect(database).await?;
         let lanes: i32 = sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut connection).await?;
         let now = Instant::now();
         let mut link = Self {
@@ -62,6 +67,8 @@ impl Link {
             tenure,
             lanes: Lanes::default(),
             all_lanes: usize::try_from(lanes).unwrap_or_default(),
+            settler: Some(settler),
+            pages: PageSize::default(),
             unreleased: None,
             lease_ends: now,
             next_heartbeat: now,
@@ -98,12 +105,14 @@ impl Link {
                 swept => swept?,
             }
         }
-        let (change, surplus) = lease::balance(
+        let sharing = if options.alone { share::decide_alone } else { share::decide };
+        let (change, surplus) = lease::balance_by(
             &mut self.connection,
             reader,
             &self.tenure,
             &self.lanes.numbers(),
             &self.lanes.busy(),
+            sharing,
         )
         .await?;
         self.lanes.retire(surplus);
@@ -130,10 +139,10 @@ impl Link {
     /// Reads one round over all lanes. Answers the pages that have records, and the xmin of the round's snapshot.
     ///
     /// May be dropped at any await: the lanes move only together with what is kept for the next call.
-    pub(super) async fn look(&mut self, page: i64) -> Result<(Found, u64)> {
+    pub(super) async fn look(&mut self, options: &ReaderOptions) -> Result<(Found, u64)> {
         let mut xmin = u64::MAX;
         if self.unreleased.is_none() {
-            let rounds = self.read(page).await?;
+            let rounds = self.read(options).await?;
             let mut unreleased = Unreleased { found: Found::new(), inserted: 0, flushed: u64::MAX };
             for round in rounds {
                 xmin = xmin.min(round.facts.xmin);
@@ -163,42 +172,98 @@ impl Link {
         Ok((self.unreleased.take().map(|unreleased| unreleased.found).unwrap_or_default(), xmin))
     }
 
-    async fn read(&mut self, page: i64) -> Result<Vec<Round>> {
+    async fn read(&mut self, options: &ReaderOptions) -> Result<Vec<Round>> {
         let groups = self.lanes.groups();
+        let lanes = groups.iter().map(BTreeMap::len).sum();
+        let mut budget = options.batch_bytes.get();
+        let page = self.pages.page(options.page, budget, lanes);
         if let [group] = groups.as_slice() {
-            return Ok(vec![
-                round::read(&mut self.connection, round::READ, self.all_lanes, group, page).await?,
-            ]);
+            let connection = &mut self.connection;
+            let round =
+                round::read_within(connection, round::READ, self.all_lanes, group, page, &mut budget).await?;
+            self.pages.learn([&round]);
+            return Ok(vec![round]);
         }
         // Lanes that were settled at different moments come together by being read under one snapshot.
         let mut together =
             self.connection.begin_with("begin isolation level repeatable read read only").await?;
         let mut rounds = Vec::with_capacity(groups.len());
         for group in &groups {
-            rounds.push(round::read(&mut together, round::READ, self.all_lanes, group, page).await?);
+            let connection = &mut together;
+            rounds.push(
+                round::read_within(connection, round::READ, self.all_lanes, group, page, &mut budget).await?,
+            );
         }
         together.commit().await?;
+        self.pages.learn(&rounds);
         Ok(rounds)
     }
 
-    /// Stores what is delivered.
-    pub(super) async fn settle(&mut self, delivered: &[(i16, Settling)]) -> Result<Settled> {
+    /// Takes note of what is delivered, and begins to store it. Only one settling at a time is on its way.
+    pub(super) fn begin_settling(&mut self, delivered: &[(i16, Settling)]) -> Result<Task> {
         let mut lost = Vec::new();
+        let mut events = 0;
         for (lane, settling) in delivered {
-            if !self.lanes.on_delivered(*lane, settling)? {
-                lost.push(*lane);
+            match self.lanes.on_delivered(*lane, settling)? {
+                Some(more) => events += more,
+                None => lost.push(*lane),
             }
         }
-        let settled = progress::append(&mut self.connection, &mut self.tenure, &self.lanes.settled()).await?;
-        self.lanes.bound_by(settled.bound);
-        self.lanes.keep_only(&settled.lanes);
-        lost.extend(delivered.iter().map(|(lane, _)| *lane).filter(|lane| !settled.lanes.contains(lane)));
-        lost.sort_unstable();
-        lost.dedup();
-        Ok(Settled { lost })
+        let lanes = delivered.iter().map(|(lane, _)| *lane).collect();
+        let connection = self.settler.take().ok_or_else(|| self.lost())?;
+        let rounds = self.lanes.rounds();
+        Ok(Task {
+            connection,
+            tenure: self.tenure.clone(),
+            cursors: self.lanes.settled(),
+            rounds,
+            events,
+            lanes,
+            lost,
+        })
+    }
+
+    /// A settling has ended well.
+    pub(super) fn on_stored(&mut self, stored: Stored) {
+        self.settler = Some(stored.connection);
+        self.tenure.number = stored.tenure.number;
+        self.lanes.bound_by(stored.settled.bound, stored.rounds);
+        self.lanes.keep_only(&stored.settled.lanes);
+    }
+
+    /// Until when nobody else can have taken its lanes.
+    pub(super) fn lease_ends(&self) -> Instant {
+        self.lease_ends
     }
 
     fn lost(&self) -> Error {
         Error::LeaseLost { sink: self.tenure.name.clone(), epoch: self.tenure.epoch }
+    }
+}
+
+/// Pages that make batches of about the size that is wanted, by the size of the events that came last.
+#[derive(Debug, Default)]
+struct PageSize {
+    /// Of one event, in bytes; 0 while none was seen.
+    usual: usize,
+}
+
+impl PageSize {
+    fn page(&self, most: u32, bytes: usize, lanes: usize) -> i64 {
+        let fitting = bytes / self.usual.max(1) / lanes.max(1);
+        i64::try_from(fitting).unwrap_or(i64::MAX).clamp(1, i64::from(most))
+    }
+
+    fn learn<'a>(&mut self, rounds: impl IntoIterator<Item = &'a Round>) {
+        let (mut events, mut bytes) = (0, 0);
+        for record in rounds.into_iter().flat_map(|round| round.pages.values()).flat_map(|page| &page.records)
+        {
+            events += 1;
+            bytes += record.size();
+        }
+        // A round of a few says little about those to come.
+        if let Some(usual) = bytes.checked_div(events) {
+            self.usual = if events < 8 { usual.max(self.usual / 2) } else { usual };
+        }
     }
 }

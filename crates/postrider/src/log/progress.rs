@@ -38,6 +38,16 @@ pub async fn append(
     tenure: &mut Tenure,
     cursors: &BTreeMap<i16, Cursor>,
 ) -> Result<Settled> {
+    append_past(connection, tenure, cursors, 0).await
+}
+
+/// As [`append`], and says that it moves past so many events.
+pub async fn append_past(
+    connection: &mut PgConnection,
+    tenure: &mut Tenure,
+    cursors: &BTreeMap<i16, Cursor>,
+    events: u64,
+) -> Result<Settled> {
     let columns = Columns::of(cursors);
     let row = sqlx::query(include_str!("sql/settle.sql"))
         .bind(tenure.sink)
@@ -50,6 +60,7 @@ pub async fn append(
         .bind(columns.snapshot_of)
         .bind(columns.target_of)
         .bind(columns.bounds)
+        .bind(i64::try_from(events).unwrap_or(i64::MAX))
         .fetch_optional(connection)
         .await?
         .ok_or_else(|| Error::LeaseLost { sink: tenure.name.clone(), epoch: tenure.epoch })?;

@@ -1,6 +1,8 @@
 //! A reader: every committed event once, in order per key, from the lanes it holds.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -10,7 +12,9 @@ use uuid::Uuid;
 use super::bell::{Hint, Silence};
 use super::driver::{Command, Driver, State};
 use super::error::{Error, Result};
+use super::lanes::Settling;
 use super::link::Found;
+use super::parking::{Holder, Parking};
 use super::record::Record;
 use super::ring::Retention;
 use super::sink::Start;
@@ -24,8 +28,12 @@ pub struct ReaderOptions {
     pub name: String,
     /// Where the sink begins if it does not exist yet.
     pub start: Start,
-    /// Records per lane and round.
+    /// The most records per lane and round.
     pub page: u32,
+    /// About how many bytes a batch may have. Three batches may be in memory at once.
+    pub batch_bytes: BatchBytes,
+    /// Whether one reader has to hold all lanes while others stand by.
+    pub alone: bool,
     /// A reader that is silent for so long loses its lanes.
     pub lease: Duration,
     /// The first and the longest pause when there is nothing to read.
@@ -46,6 +54,8 @@ impl ReaderOptions {
             name: format!("reader {}", std::process::id()),
             start: Start::default(),
             page: 1000,
+            batch_bytes: BatchBytes::default(),
+            alone: false,
             lease: Duration::from_secs(5),
             idle: (Duration::from_millis(5), Duration::from_secs(2)),
             hint: Hint::default(),
@@ -55,12 +65,40 @@ impl ReaderOptions {
     }
 }
 
+/// How large batches may be. Clones share one value, which may be changed while the reader reads.
+#[derive(Debug, Clone)]
+pub struct BatchBytes(Arc<AtomicUsize>);
+
+impl BatchBytes {
+    /// So many.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    /// As it is now.
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// From the next round on.
+    pub fn set(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Default for BatchBytes {
+    fn default() -> Self {
+        Self::new(8 << 20)
+    }
+}
+
 /// Records of several lanes, read together.
 #[derive(Debug, Clone)]
 pub struct Batch {
     /// The connection that read it: cursors in memory do not outlive theirs.
     pub(super) link: Uuid,
     pub(super) pages: Found,
+    pub(super) read_at: Instant,
 }
 
 impl Batch {
@@ -72,6 +110,21 @@ impl Batch {
     /// The records of each lane.
     pub fn lanes(&self) -> impl Iterator<Item = (i16, &[Record])> {
         self.pages.iter().map(|(lane, (_, page))| (*lane, page.records.as_slice()))
+    }
+
+    /// The records of one lane.
+    pub fn lane(&self, lane: i16) -> &[Record] {
+        self.pages.get(&lane).map_or(&[], |(_, page)| &page.records)
+    }
+
+    /// The epoch in which a lane of it came to this reader. Another one means that somebody else may have had the lane in between.
+    pub fn since(&self, lane: i16) -> Option<i64> {
+        self.pages.get(&lane).map(|(place, _)| place.since())
+    }
+
+    /// When it was read.
+    pub fn read_at(&self) -> Instant {
+        self.read_at
     }
 
     /// Number of records.
@@ -102,6 +155,7 @@ pub struct Settled {
 /// All methods may be cancelled: nothing that was read is lost by dropping a future.
 pub struct Reader {
     sink: String,
+    holder: Holder,
     batches: mpsc::Receiver<Result<Batch>>,
     commands: mpsc::Sender<Command>,
     state: watch::Receiver<State>,
@@ -116,7 +170,8 @@ impl Reader {
         let (commands, command_receiver) = mpsc::channel(1);
         let (state_sender, state) = watch::channel(State::default());
         let driver = Driver::connect(database, options, batch_sender, command_receiver, state_sender).await?;
-        Ok(Self { sink, batches, commands, state, task: tokio::spawn(driver.run()) })
+        let holder = driver.holder();
+        Ok(Self { sink, holder, batches, commands, state, task: tokio::spawn(driver.run()) })
     }
 
     /// Waits for the next records. Reconnects by itself; an error is one that needs a person, and ends the reader.
@@ -141,14 +196,42 @@ impl Reader {
         batch: &Batch,
         delivered: impl Fn(i16, &[Record]) -> usize,
     ) -> Result<Settled> {
-        let cursors = batch
-            .pages
-            .iter()
-            .map(|(&lane, (place, page))| (lane, place.settling(page, delivered(lane, &page.records))));
-        let (reply, answer) = oneshot::channel();
-        let settle = Command::Settle { link: batch.link, cursors: cursors.collect(), reply };
-        self.commands.send(settle).await.map_err(|_| self.gone())?;
-        answer.await.unwrap_or_else(|_| Err(self.gone()))
+        let mut settlement = Settlement::default();
+        settlement.add(batch, delivered);
+        self.settler().settle(settlement).await
+    }
+
+    /// For settling while [`next`](Self::next) is waited for.
+    pub fn settler(&self) -> Settler {
+        Settler { sink: self.sink.clone(), commands: self.commands.clone() }
+    }
+
+    /// For what is done to parked events.
+    pub fn holder(&self) -> Holder {
+        self.holder
+    }
+
+    /// Whether a batch may still be delivered: the connection that read it is there, and its lease has not run out.
+    pub fn holds(&self, batch: &Batch) -> bool {
+        let state = self.state.borrow();
+        state.link == Some(batch.link) && state.lease_ends.is_some_and(|ends| Instant::now() < ends)
+    }
+
+    /// Everything that committed up to here and can be seen is settled in the lanes it holds. `None` while it holds none.
+    pub fn settled_position(&self) -> Option<i64> {
+        self.state.borrow().settled_position
+    }
+
+    /// Why the log cannot be read just now; it connects again by itself.
+    pub fn trouble(&self) -> Option<Arc<str>> {
+        self.state.borrow().trouble.clone()
+    }
+
+    /// Waits until something of what it shows has changed: its lanes, its connection, its trouble.
+    pub async fn changed(&mut self) {
+        if self.state.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// The lanes it holds at the moment.
@@ -180,5 +263,51 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// What is to be settled in one go: parts of one or several batches, and what is parked with them.
+#[derive(Debug, Default)]
+pub struct Settlement {
+    link: Option<Uuid>,
+    cursors: Vec<(i16, Settling)>,
+    /// Stored in the same transaction.
+    pub parking: Parking,
+}
+
+impl Settlement {
+    /// Of each lane of a batch, the first records that `delivered` says. Batches are added in the order in which they were read; those
+    /// of an earlier connection are left out, they are read again.
+    pub fn add(&mut self, batch: &Batch, delivered: impl Fn(i16, &[Record]) -> usize) {
+        if self.link != Some(batch.link) {
+            self.cursors.clear();
+            self.link = Some(batch.link);
+        }
+        self.cursors.extend(
+            batch
+                .pages
+                .iter()
+                .map(|(&lane, (place, page))| (lane, place.settling(page, delivered(lane, &page.records)))),
+        );
+    }
+}
+
+/// Settles for a [`Reader`].
+#[derive(Debug, Clone)]
+pub struct Settler {
+    sink: String,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Settler {
+    /// Stores how far everything is delivered. One settlement at a time.
+    pub async fn settle(&self, settlement: Settlement) -> Result<Settled> {
+        let gone = || Error::ReaderEnded { sink: self.sink.clone() };
+        let Some(link) = settlement.link else { return Ok(Settled::default()) };
+        let (reply, answer) = oneshot::channel();
+        let settle =
+            Command::Settle { link, cursors: settlement.cursors, parking: settlement.parking, reply };
+        self.commands.send(settle).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
     }
 }

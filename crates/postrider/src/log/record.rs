@@ -29,3 +29,12 @@ pub struct Record {
     /// Start of the writing transaction.
     pub created_at: OffsetDateTime,
 }
+
+impl Record {
+    /// About how many bytes of memory it takes.
+    pub fn size(&self) -> usize {
+        let texts = [&self.source_id, &self.entity, &self.key, &self.tenant, &self.headers];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        size_of::<Self>() + self.r#type.len() + self.payload.len() + texts
+    }
+}

@@ -94,6 +94,22 @@ pub async fn read(
     cursors: &BTreeMap<i16, Cursor>,
     page: i64,
 ) -> Result<Round> {
+    let mut unlimited = usize::MAX;
+    read_within(connection, statement, lanes, cursors, page, &mut unlimited).await
+}
+
+/// As [`read`], but keeps no more bytes than `budget` has, beyond the first record, and takes what it kept from it.
+///
+/// Rows beyond the budget are dropped as they come, and every page ends before them. That wastes their transfer once, when events
+/// become large, and costs nothing otherwise: whoever reads asks for smaller pages then.
+pub async fn read_within(
+    connection: &mut PgConnection,
+    statement: &str,
+    lanes: usize,
+    cursors: &BTreeMap<i16, Cursor>,
+    page: i64,
+    budget: &mut usize,
+) -> Result<Round> {
     let group = cursors.values().next().ok_or(Error::NoLanes)?;
     let late_page = page * i64::try_from(cursors.len()).unwrap_or(i64::MAX);
     let mut positions = vec![None; lanes];
@@ -116,7 +132,7 @@ pub async fn read(
     // Row by row as they come, so that the server works on the next ones meanwhile.
     let mut received = Received::default();
     while let Some(row) = poll_fn(|context| rows.as_mut().poll_next(context)).await {
-        received.take(&row?)?;
+        received.take(&row?, budget)?;
     }
     received.assemble(cursors, page, late_page)
 }
@@ -127,31 +143,54 @@ struct Received {
     facts: Option<Facts>,
     late: Vec<Record>,
     fresh: BTreeMap<i16, Vec<Record>>,
+    kept: bool,
+    /// The lowest late `seq` that was dropped.
+    late_cut: Option<i64>,
+    /// The lowest new `seq` that was dropped, by lane.
+    cut: BTreeMap<i16, i64>,
 }
 
 impl Received {
-    fn take(&mut self, row: &PgRow) -> Result<()> {
-        match row.try_get::<i16, _>(0)? {
-            0 => self.facts = Some(serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?),
-            1 => self.late.push(record(row)?),
-            _ => {
-                let record = record(row)?;
-                self.fresh.entry(record.lane).or_default().push(record);
-            }
+    fn take(&mut self, row: &PgRow, budget: &mut usize) -> Result<()> {
+        let kind = row.try_get::<i16, _>(0)?;
+        if kind == 0 {
+            self.facts = Some(serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?);
+            return Ok(());
+        }
+        let (lane, seq) = (row.try_get(1)?, row.try_get(2)?);
+        let is_late = kind == 1;
+        let is_cut = self.late_cut.is_some() || !is_late && self.cut.contains_key(&lane);
+        let record = if is_cut { None } else { Some(record(row)?) };
+        let Some(record) = record.filter(|record| !self.kept || record.size() <= *budget) else {
+            let lowest =
+                if is_late { self.late_cut.get_or_insert(seq) } else { self.cut.entry(lane).or_insert(seq) };
+            *lowest = seq.min(*lowest);
+            return Ok(());
+        };
+        self.kept = true;
+        *budget = budget.saturating_sub(record.size());
+        if is_late {
+            self.late.push(record);
+        } else {
+            self.fresh.entry(record.lane).or_default().push(record);
         }
         Ok(())
     }
 
     fn assemble(self, cursors: &BTreeMap<i16, Cursor>, page: i64, late_page: i64) -> Result<Round> {
-        let Self { facts, mut late, mut fresh } = self;
+        let Self { facts, mut late, mut fresh, late_cut, cut, .. } = self;
         // The statement reads nothing on a standby: its snapshots have no running transactions, late rows would be lost.
         let facts = facts.ok_or(Error::NotPrimary)?;
         let seen: Snapshot = Arc::from(facts.snapshot.as_str());
 
         late.sort_unstable_by_key(|record: &Record| record.seq);
-        let more = usize::try_from(late_page).is_ok_and(|limit| late.len() > limit);
+        let mut more = usize::try_from(late_page).is_ok_and(|limit| late.len() > limit);
         if more {
             late.pop();
+        }
+        if let Some(cut) = late_cut {
+            more = true;
+            late.retain(|record| record.seq < cut);
         }
         let last_late = late.last().map(|record| record.seq);
         let mut late_by_lane: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
@@ -166,6 +205,7 @@ impl Received {
             let mut records = late_by_lane.remove(&lane).unwrap_or_default();
             let late = records.len();
             let end = match last_late {
+                None if more => start.clone(),
                 // The whole group has seen the late set up to here, lanes without a row in it too.
                 Some(seq) if more => {
                     start.within_late(&target, start.late.as_ref().map_or(seq, |late| late.position.max(seq)))
@@ -174,9 +214,13 @@ impl Received {
                 _ => {
                     let mut new = fresh.remove(&lane).unwrap_or_default();
                     new.sort_unstable_by_key(|record| record.seq);
+                    if let Some(cut) = cut.get(&lane) {
+                        new.retain(|record| record.seq < *cut);
+                    }
                     let full = i64::try_from(new.len()).is_ok_and(|found| found >= page);
                     let position = match new.last() {
-                        Some(last) if full => last.seq,
+                        Some(last) if full || cut.contains_key(&lane) => last.seq,
+                        None if cut.contains_key(&lane) => start.position,
                         // Whatever is at or below and not visible here is late by its xid.
                         _ => facts.last_seq.max(start.position),
                     };

@@ -36,6 +36,18 @@ pub fn decide(me: Uuid, holders: &BTreeMap<i16, Option<Uuid>>, alive: &[Uuid]) -
     }
 }
 
+/// As [`decide`], for a sink that one reader has to hold alone: whoever holds lanes already, else the first in order of id. The
+/// others stand by.
+pub fn decide_alone(me: Uuid, holders: &BTreeMap<i16, Option<Uuid>>, alive: &[Uuid]) -> Decision {
+    let holding = holders.values().flatten().filter(|holder| alive.contains(holder)).min();
+    let leader = holding.or_else(|| alive.iter().min()).copied().unwrap_or(me);
+    if leader == me {
+        return decide(me, holders, &[me]);
+    }
+    let mine = holders.iter().filter(|(_, holder)| **holder == Some(me)).map(|(lane, _)| *lane);
+    Decision { claim: Vec::new(), release: mine.collect() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +91,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// One holds everything, whoever else is there, and the next one follows when it is gone.
+    #[test]
+    fn a_sink_held_alone_has_one_holder() {
+        let alive = [reader(3), reader(1), reader(2)];
+        let mut holders: BTreeMap<i16, Option<Uuid>> = (0..4).map(|lane| (lane, None)).collect();
+        holders.insert(2, Some(reader(2)));
+        let claim = |me, holders: &BTreeMap<i16, Option<Uuid>>| decide_alone(me, holders, &alive);
+        assert_eq!(claim(reader(1), &holders), Decision::default());
+        assert_eq!(claim(reader(2), &holders), Decision { claim: vec![0, 1, 3], release: vec![] });
+        holders.insert(2, Some(reader(9)));
+        assert_eq!(claim(reader(2), &holders), Decision::default());
+        assert_eq!(claim(reader(1), &holders).claim, [0, 1, 2, 3]);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sqlx::{Connection, PgConnection, Row};
+use time::OffsetDateTime;
 
 use super::cursor::Cursor;
 use super::error::Result;
@@ -17,6 +18,8 @@ pub enum Start {
     Now,
     /// With the oldest event that the log still has.
     Earliest,
+    /// With the first event written by a transaction that began at this time or later.
+    At(OffsetDateTime),
 }
 
 /// Finds the sink or creates it. Only the first call decides where it begins.
@@ -39,6 +42,7 @@ pub async fn open(connection: &mut PgConnection, name: &str, start: Start) -> Re
     let position = match start {
         Start::Now => row.try_get(0)?,
         Start::Earliest => 0,
+        Start::At(time) => position_at(&mut transaction, time).await?.unwrap_or(row.try_get(0)?),
     };
     let snapshot: Arc<str> = Arc::from(row.try_get::<String, _>(1)?);
     let lanes: i16 = row.try_get(2)?;
@@ -62,6 +66,14 @@ pub async fn open(connection: &mut PgConnection, name: &str, start: Start) -> Re
     transaction.commit().await?;
     // Nobody holds a lane yet: the first balance brings an epoch of one's own.
     Ok(Tenure { epoch: 0, number: 0, ..tenure })
+}
+
+/// Just before the first event of that time. Walks the log once, when a sink is created; there is no index to keep for it.
+async fn position_at(connection: &mut PgConnection, time: OffsetDateTime) -> Result<Option<i64>> {
+    Ok(sqlx::query_scalar("select min(seq) - 1 from postrider.events where created_at >= $1")
+        .bind(time)
+        .fetch_one(connection)
+        .await?)
 }
 
 async fn find(connection: &mut PgConnection, name: &str) -> Result<Option<Tenure>> {

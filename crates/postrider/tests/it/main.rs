@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod attacks;
+mod batch_bytes;
 mod docs;
 mod dump;
 mod faults;

@@ -1,0 +1,223 @@
+//! Parking: events that a sink refused, kept whole with their history, in order per key.
+//!
+//! Parking happens in the transaction that moves the cursor past the event, so that it is in one place or the other. Who holds a lane
+//! parks for it and retries what is parked in it: the lease is the claim, and its owner the fence. Every transaction that parks,
+//! resolves, retries or discards locks the sink's row first. Without that an event could be put behind one that is discarded at the same
+//! moment, and wait for ever.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+use sqlx::{Connection, PgConnection, Row};
+use uuid::Uuid;
+
+use super::error::Result;
+use super::record::Record;
+
+/// Who holds lanes of a sink: what is done to parked events counts only while it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// The sink's number.
+    pub sink: i32,
+    /// The reader that holds the lanes.
+    pub reader: Uuid,
+}
+
+/// Why an event was refused, and when it is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// For machines.
+    pub kind: String,
+    /// For people.
+    pub reason: String,
+    /// `None`: it is dead, and waits for a person.
+    pub retry_in: Option<Duration>,
+}
+
+/// An event to be parked.
+#[derive(Debug, Clone)]
+pub struct ToPark {
+    /// As it stands in the log.
+    pub record: Record,
+    /// `None`: it was not tried, it only waits behind an earlier event of its key.
+    pub refused: Option<Refused>,
+}
+
+/// Events to be parked together with the progress past them, in order of delivery.
+#[derive(Debug, Clone, Default)]
+pub struct Parking {
+    /// Whether later events of a key wait behind an earlier one.
+    pub strict: bool,
+    /// In order of delivery.
+    pub events: Vec<ToPark>,
+}
+
+/// A parked event whose time has come.
+#[derive(Debug, Clone)]
+pub struct Due {
+    /// As it stood in the log.
+    pub record: Record,
+    /// How often it was refused so far.
+    pub attempts: u32,
+}
+
+/// What came of trying a parked event again.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// The event.
+    pub id: Uuid,
+    /// `None`: it was delivered, or is not wanted any more.
+    pub refused: Option<Refused>,
+}
+
+/// Parks events, except in lanes that were lost. Inside the transaction that stores the progress past them.
+pub(super) async fn park(
+    connection: &mut PgConnection,
+    holder: Holder,
+    parking: &Parking,
+    lost: &[i16],
+) -> Result<()> {
+    lock(connection, holder.sink).await?;
+    let events: Vec<&ToPark> =
+        parking.events.iter().filter(|event| !lost.contains(&event.record.lane)).collect();
+    let records = || events.iter().map(|event| &event.record);
+    let refused = || events.iter().map(|event| event.refused.as_ref());
+    sqlx::query(include_str!("sql/park.sql"))
+        .bind(holder.sink)
+        .bind(parking.strict)
+        .bind(records().map(|record| record.id).collect::<Vec<_>>())
+        .bind(records().map(|record| record.lane).collect::<Vec<_>>())
+        .bind(records().map(|record| record.seq).collect::<Vec<_>>())
+        .bind(records().map(|record| record.source_id.as_deref()).collect::<Vec<_>>())
+        .bind(records().map(|record| record.r#type.as_str()).collect::<Vec<_>>())
+        .bind(records().map(|record| record.entity.as_deref()).collect::<Vec<_>>())
+        .bind(records().map(|record| record.key.as_deref()).collect::<Vec<_>>())
+        .bind(records().map(|record| record.tenant.as_deref()).collect::<Vec<_>>())
+        .bind(records().map(|record| record.payload.as_str()).collect::<Vec<_>>())
+        .bind(records().map(|record| record.headers.as_deref()).collect::<Vec<_>>())
+        .bind(records().map(|record| record.created_at).collect::<Vec<_>>())
+        .bind(refused().map(|refused| Some(refused?.kind.as_str())).collect::<Vec<_>>())
+        .bind(refused().map(|refused| Some(refused?.reason.as_str())).collect::<Vec<_>>())
+        .bind(refused().map(|refused| Some(refused?.retry_in?.as_secs_f64())).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The parked events of these lanes that are due, those behind them with `ordering: strict` included, in order of delivery.
+pub async fn due(
+    connection: &mut PgConnection,
+    holder: Holder,
+    strict: bool,
+    limit: u32,
+) -> Result<Vec<Due>> {
+    let rows = sqlx::query(include_str!("sql/parked_due.sql"))
+        .bind(holder.sink)
+        .bind(holder.reader)
+        .bind(strict)
+        .bind(i64::from(limit))
+        .fetch_all(connection)
+        .await?;
+    rows.iter().map(due_of).collect()
+}
+
+/// Stores what came of trying parked events again. Answers the keys that nothing is parked of any more.
+pub async fn resolve(
+    connection: &mut PgConnection,
+    holder: Holder,
+    attempts: &[Attempt],
+) -> Result<Vec<String>> {
+    let mut transaction = connection.begin().await?;
+    lock(&mut transaction, holder.sink).await?;
+    let delivered: Vec<Uuid> =
+        attempts.iter().filter(|attempt| attempt.refused.is_none()).map(|attempt| attempt.id).collect();
+    let keys: Vec<String> = sqlx::query_scalar(
+        "delete from postrider.parked p using postrider.leases l
+         where p.sink = $1 and p.destination = '' and p.id = any ($3) and l.sink = p.sink and l.lane = p.lane and l.owner = $2
+         returning coalesce(p.key, '')",
+    )
+    .bind(holder.sink)
+    .bind(holder.reader)
+    .bind(delivered)
+    .fetch_all(&mut *transaction)
+    .await?;
+    let refused: Vec<(Uuid, &Refused)> =
+        attempts.iter().filter_map(|attempt| Some((attempt.id, attempt.refused.as_ref()?))).collect();
+    if !refused.is_empty() {
+        sqlx::query(include_str!("sql/parked_refused.sql"))
+            .bind(holder.sink)
+            .bind(holder.reader)
+            .bind(refused.iter().map(|(id, _)| *id).collect::<Vec<_>>())
+            .bind(refused.iter().map(|(_, refused)| refused.kind.as_str()).collect::<Vec<_>>())
+            .bind(refused.iter().map(|(_, refused)| refused.reason.as_str()).collect::<Vec<_>>())
+            .bind(
+                refused.iter().map(|(_, refused)| Some(refused.retry_in?.as_secs_f64())).collect::<Vec<_>>(),
+            )
+            .execute(&mut *transaction)
+            .await?;
+    }
+    promote(&mut transaction, holder.sink, &keys).await?;
+    let free = sqlx::query_scalar(
+        "select distinct k.key from unnest($2::text[]) as k (key)
+         where not exists (select from postrider.parked p where p.sink = $1 and p.destination = '' and p.key = k.key)",
+    )
+    .bind(holder.sink)
+    .bind(&keys)
+    .fetch_all(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(free)
+}
+
+/// The keys of these lanes that something is parked of.
+pub async fn held_keys(connection: &mut PgConnection, sink: i32, lanes: &[i16]) -> Result<Vec<String>> {
+    Ok(sqlx::query_scalar(
+        "select distinct key from postrider.parked where sink = $1 and destination = '' and lane = any ($2) and key is not null",
+    )
+    .bind(sink)
+    .bind(lanes)
+    .fetch_all(connection)
+    .await?)
+}
+
+/// Whoever parks, resolves, retries or discards events of a sink does it alone.
+pub(super) async fn lock(connection: &mut PgConnection, sink: i32) -> Result<()> {
+    sqlx::query("select from postrider.sinks where sink = $1 for no key update")
+        .bind(sink)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The first event of each of these keys goes next, if it only waited behind another one.
+pub(super) async fn promote(connection: &mut PgConnection, sink: i32, keys: &[String]) -> Result<()> {
+    sqlx::query(
+        "update postrider.parked p set state = 'waiting', next_attempt_at = clock_timestamp()
+         from unnest($2::text[]) as k (key)
+         cross join lateral (select h.id from postrider.parked h
+             where h.sink = $1 and h.destination = '' and h.key = k.key order by h.place limit 1) head
+         where p.sink = $1 and p.destination = '' and p.id = head.id and p.state = 'behind'",
+    )
+    .bind(sink)
+    .bind(keys)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+fn due_of(row: &PgRow) -> Result<Due> {
+    let record = Record {
+        lane: row.try_get("lane")?,
+        seq: row.try_get("seq")?,
+        id: row.try_get("id")?,
+        source_id: row.try_get("source_id")?,
+        r#type: row.try_get("type")?,
+        entity: row.try_get("entity")?,
+        key: row.try_get("key")?,
+        tenant: row.try_get("tenant")?,
+        payload: row.try_get_unchecked("payload")?,
+        headers: row.try_get_unchecked("headers")?,
+        created_at: row.try_get("created_at")?,
+    };
+    Ok(Due { record, attempts: row.try_get::<i32, _>("attempts")?.unsigned_abs() })
+}
