@@ -1,8 +1,12 @@
 //! Carries the events of a Postrider log to its sinks: at least once, in order per key, one pipeline per sink.
 #![forbid(unsafe_code)]
 
+mod face;
+mod memory;
+mod pipeline;
 pub mod policy;
 pub mod prepare;
+mod relay;
 pub mod settings;
 pub mod sink;
 pub mod sinks;
@@ -10,6 +14,7 @@ pub mod status;
 pub mod telemetry;
 pub mod units;
 
+pub use relay::{Relay, RelayError};
 pub use settings::{EnvelopeKind, LogSettings, Ordering, RelaySettings, Retry, SinkSettings};
 pub use sink::{Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable, UnavailableKind};
 pub use status::{SinkStatus, State};

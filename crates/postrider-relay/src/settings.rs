@@ -41,6 +41,18 @@ impl RelaySettings {
     }
 }
 
+impl RelaySettings {
+    /// Whether pipelines can go on when these settings take the place of others.
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        // The options of a connection cannot be compared; what they print can, and holds no password.
+        let database = |settings: &Self| format!("{:?}", settings.database);
+        self.name == other.name
+            && self.log == other.log
+            && self.connections == other.connections
+            && database(self) == database(other)
+    }
+}
+
 /// How the log is read and kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
@@ -72,7 +84,7 @@ impl Default for LogSettings {
 }
 
 /// How one sink is fed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SinkSettings {
     /// Known to the log by this name: its progress and its parked events belong to it.
     pub name: String,

@@ -5,8 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::sink::{Sink, Unavailable};
 
+mod custom;
 #[cfg(feature = "null")]
 pub mod null;
+
+pub use custom::Custom;
 
 /// Where a sink goes, as it stands in the configuration.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -16,6 +19,9 @@ pub enum Target {
     /// Builds every message and drops it: for measuring.
     #[cfg(feature = "null")]
     Null(null::NullConfig),
+    /// A sink of your own, in a program that embeds the relay.
+    #[serde(skip)]
+    Custom(Custom),
 }
 
 impl Target {
@@ -24,6 +30,7 @@ impl Target {
         match self {
             #[cfg(feature = "null")]
             Self::Null(_) => "null",
+            Self::Custom(custom) => custom.kind(),
         }
     }
 
@@ -32,6 +39,7 @@ impl Target {
         match self {
             #[cfg(feature = "null")]
             Self::Null(_) => Ok(Box::new(null::Null)),
+            Self::Custom(custom) => custom.open().await,
         }
     }
 
@@ -42,6 +50,10 @@ impl Target {
 
     /// Whether one relay has to hold all lanes: two could not write to one file.
     pub fn is_exclusive(&self) -> bool {
-        false
+        match self {
+            Self::Custom(custom) => custom.is_exclusive(),
+            #[cfg(feature = "null")]
+            Self::Null(_) => false,
+        }
     }
 }

@@ -27,6 +27,8 @@ pub struct SinkStatus {
     pub silent_for: Duration,
     /// Why producers do not wake it, if they do not (it looks by itself then).
     pub silence: Option<String>,
+    /// Everything written up to here that has committed is settled in the lanes held.
+    pub settled_position: Option<i64>,
 }
 
 /// What a sink's pipeline is doing.

@@ -26,7 +26,7 @@ pub mod wake;
 
 pub use bell::{Hint, Silence};
 pub use error::Error;
-pub use reader::{Batch, BatchBytes, Reader, ReaderOptions, Settled, Settlement, Settler};
+pub use reader::{Batch, BatchBytes, Reader, ReaderOptions, Settled, Settlement, Settler, Standing};
 pub use record::Record;
 pub use ring::Retention;
 pub use sink::Start;

@@ -1,5 +1,6 @@
 //! The database's side of the wake-up protocol: tickets, hints, and a connection that listens.
 
+use std::fmt;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
@@ -35,6 +36,18 @@ pub enum Silence {
     PreparedTransactions,
     /// LISTEN hears nothing: a pooler in transaction mode is in between.
     Deaf,
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Chosen => "the hint is switched off",
+            Self::PreparedTransactions => {
+                "max_prepared_transactions is above 0, and NOTIFY would break PREPARE TRANSACTION"
+            }
+            Self::Deaf => "LISTEN hears nothing: a pooler in transaction mode is in between",
+        })
+    }
 }
 
 /// A listening connection, if there is a use for one.

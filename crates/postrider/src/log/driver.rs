@@ -15,7 +15,7 @@ use super::lanes::Settling;
 use super::lease;
 use super::link::Link;
 use super::parking::{Holder, Parking};
-use super::reader::{Batch, ReaderOptions, Settled};
+use super::reader::{Batch, Kept, ReaderOptions, Settled};
 use super::settling::{Ended, Running};
 use super::wake::{Action, Event, Sleeper};
 
@@ -76,6 +76,7 @@ pub(super) struct Driver {
     rung: bool,
     /// Why it could not read the last time.
     trouble: Option<Arc<str>>,
+    kept: Kept,
 }
 
 impl Driver {
@@ -85,9 +86,10 @@ impl Driver {
         batches: mpsc::Sender<Result<Batch>>,
         commands: mpsc::Receiver<Command>,
         state: watch::Sender<State>,
+        kept: Kept,
     ) -> Result<Self> {
         let reader = Uuid::now_v7();
-        let link = Link::connect(&database, &options, reader).await?;
+        let link = Link::connect(&database, &options, reader, &kept).await?;
         let driver = Self {
             database,
             options,
@@ -106,6 +108,7 @@ impl Driver {
             ticket_ends: Instant::now(),
             rung: false,
             trouble: None,
+            kept,
         };
         driver.show();
         Ok(driver)
@@ -166,14 +169,15 @@ impl Driver {
     async fn step(&mut self) -> Result<()> {
         let link = match &mut self.link {
             Some(link) => link,
-            none => none.insert(Link::connect(&self.database, &self.options, self.holder.reader).await?),
+            none => none
+                .insert(Link::connect(&self.database, &self.options, self.holder.reader, &self.kept).await?),
         };
         if link.next_duty().is_zero() && self.settling.is_some() {
             // A settling under the old epoch must not meet a new one.
             self.end_settling().await;
             return Ok(());
         }
-        if link.keep_alive(&self.options, self.holder.reader).await? {
+        if link.keep_alive(&self.options, self.holder.reader, &self.kept).await? {
             // New lanes may have been waiting for a while: look before resting any longer.
             self.idle_rounds = 0;
             self.resting_until = None;

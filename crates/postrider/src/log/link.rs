@@ -1,6 +1,7 @@
 //! Everything a reader knows as long as one connection lives; a new connection starts from what is stored.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgConnectOptions;
@@ -11,7 +12,7 @@ use super::bell::Bell;
 use super::error::{Error, Result};
 use super::lanes::{Lanes, Place, Settling};
 use super::progress::Tenure;
-use super::reader::ReaderOptions;
+use super::reader::{Kept, ReaderOptions};
 use super::ring::Turn;
 use super::round::{self, Page, Round};
 use super::settling::{Stored, Task};
@@ -51,6 +52,7 @@ impl Link {
         database: &PgConnectOptions,
         options: &ReaderOptions,
         reader: Uuid,
+        kept: &Kept,
     ) -> Result<Self> {
         let mut connection = session::connect(database).await?;
         identity::check(&mut connection).await?;
@@ -75,7 +77,7 @@ impl Link {
             next_sweep: now + options.sweep,
         };
         // Lanes that this reader held through an earlier connection are its own again at once.
-        link.keep_alive(options, reader).await?;
+        link.keep_alive(options, reader, kept).await?;
         Ok(link)
     }
 
@@ -85,7 +87,12 @@ impl Link {
     }
 
     /// Heartbeat, fair sharing and the sweep, when they are due. Answers whether the lanes changed.
-    pub(super) async fn keep_alive(&mut self, options: &ReaderOptions, reader: Uuid) -> Result<bool> {
+    pub(super) async fn keep_alive(
+        &mut self,
+        options: &ReaderOptions,
+        reader: Uuid,
+        kept: &Kept,
+    ) -> Result<bool> {
         let now = Instant::now();
         if now < self.next_heartbeat {
             return Ok(false);
@@ -105,13 +112,15 @@ impl Link {
                 swept => swept?,
             }
         }
+        let mut busy = self.lanes.busy();
+        busy.extend(kept.lock().unwrap_or_else(PoisonError::into_inner).iter());
         let sharing = if options.alone { share::decide_alone } else { share::decide };
         let (change, surplus) = lease::balance_by(
             &mut self.connection,
             reader,
             &self.tenure,
             &self.lanes.numbers(),
-            &self.lanes.busy(),
+            &busy,
             sharing,
         )
         .await?;

@@ -1,7 +1,8 @@
 //! A reader: every committed event once, in order per key, from the lanes it holds.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgConnectOptions;
@@ -138,6 +139,17 @@ impl Batch {
     }
 }
 
+/// Whether a batch may still be delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody else can hold its lanes.
+    Held,
+    /// The lease has run out and may be renewed: wait.
+    Expired,
+    /// The connection that read it is gone: it is read again.
+    Gone,
+}
+
 /// What settling a batch came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settled {
@@ -145,6 +157,9 @@ pub struct Settled {
     /// silent for longer than its lease.
     pub lost: Vec<i16>,
 }
+
+/// Lanes that are kept although nothing of theirs is unsettled.
+pub(super) type Kept = Arc<Mutex<BTreeSet<i16>>>;
 
 /// Reads the log for one sink. Any number of readers of one sink share its lanes.
 ///
@@ -156,6 +171,7 @@ pub struct Settled {
 pub struct Reader {
     sink: String,
     holder: Holder,
+    kept: Kept,
     batches: mpsc::Receiver<Result<Batch>>,
     commands: mpsc::Sender<Command>,
     state: watch::Receiver<State>,
@@ -169,9 +185,18 @@ impl Reader {
         let (batch_sender, batches) = mpsc::channel(1);
         let (commands, command_receiver) = mpsc::channel(1);
         let (state_sender, state) = watch::channel(State::default());
-        let driver = Driver::connect(database, options, batch_sender, command_receiver, state_sender).await?;
+        let kept = Kept::default();
+        let driver = Driver::connect(
+            database,
+            options,
+            batch_sender,
+            command_receiver,
+            state_sender,
+            Arc::clone(&kept),
+        )
+        .await?;
         let holder = driver.holder();
-        Ok(Self { sink, holder, batches, commands, state, task: tokio::spawn(driver.run()) })
+        Ok(Self { sink, holder, kept, batches, commands, state, task: tokio::spawn(driver.run()) })
     }
 
     /// Waits for the next records. Reconnects by itself; an error is one that needs a person, and ends the reader.
@@ -197,7 +222,7 @@ impl Reader {
         delivered: impl Fn(i16, &[Record]) -> usize,
     ) -> Result<Settled> {
         let mut settlement = Settlement::default();
-        settlement.add(batch, delivered);
+        settlement.add(batch, |lane, records| Some(delivered(lane, records)));
         self.settler().settle(settlement).await
     }
 
@@ -206,15 +231,24 @@ impl Reader {
         Settler { sink: self.sink.clone(), commands: self.commands.clone() }
     }
 
+    /// Keeps these lanes for as long as they are named here, beside those with unsettled records: something of theirs is being done.
+    pub fn keep(&self, lanes: BTreeSet<i16>) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = lanes;
+    }
+
     /// For what is done to parked events.
     pub fn holder(&self) -> Holder {
         self.holder
     }
 
-    /// Whether a batch may still be delivered: the connection that read it is there, and its lease has not run out.
-    pub fn holds(&self, batch: &Batch) -> bool {
+    /// Whether a batch may still be delivered.
+    pub fn standing(&self, batch: &Batch) -> Standing {
         let state = self.state.borrow();
-        state.link == Some(batch.link) && state.lease_ends.is_some_and(|ends| Instant::now() < ends)
+        match state.lease_ends {
+            _ if state.link != Some(batch.link) => Standing::Gone,
+            Some(ends) if Instant::now() < ends => Standing::Held,
+            _ => Standing::Expired,
+        }
     }
 
     /// Everything that committed up to here and can be seen is settled in the lanes it holds. `None` while it holds none.
@@ -276,19 +310,16 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    /// Of each lane of a batch, the first records that `delivered` says. Batches are added in the order in which they were read; those
-    /// of an earlier connection are left out, they are read again.
-    pub fn add(&mut self, batch: &Batch, delivered: impl Fn(i16, &[Record]) -> usize) {
+    /// Of each lane of a batch, the first records that `delivered` says; `None` leaves the lane out. Batches are added in the order in
+    /// which they were read; those of an earlier connection are dropped, they are read again.
+    pub fn add(&mut self, batch: &Batch, delivered: impl Fn(i16, &[Record]) -> Option<usize>) {
         if self.link != Some(batch.link) {
             self.cursors.clear();
             self.link = Some(batch.link);
         }
-        self.cursors.extend(
-            batch
-                .pages
-                .iter()
-                .map(|(&lane, (place, page))| (lane, place.settling(page, delivered(lane, &page.records)))),
-        );
+        self.cursors.extend(batch.pages.iter().filter_map(|(&lane, (place, page))| {
+            Some((lane, place.settling(page, delivered(lane, &page.records)?)))
+        }));
     }
 }
 

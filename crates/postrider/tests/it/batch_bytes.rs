@@ -23,8 +23,7 @@ async fn emit_sized(connection: &mut PgConnection, number: i64, key: i64, bytes:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_keeps_to_its_bytes_and_loses_nothing() {
     let database = database().await;
-    let seed = Seed::new("batch bytes");
-    let mut random = seed.random();
+    let mut random = Seed::from_env_or_random("batch bytes").rng();
     let mut writer = database.connect().await.unwrap();
     let mut slow = database.connect().await.unwrap();
     let mut reader =

@@ -28,7 +28,7 @@ async fn a_schema_only_restore_works_at_once() {
     .fetch_one(&mut connection)
     .await
     .unwrap();
-    assert_eq!(never_called, 7, "six of our own and that of the sinks");
+    assert_eq!(never_called, 8, "six of our own, that of the sinks and that of parked events");
     let rows: i64 = sqlx::query_scalar(
         "select (select count(*) from postrider.identity) + (select count(*) from postrider.ring)",
     )

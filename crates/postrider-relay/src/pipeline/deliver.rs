@@ -1,0 +1,188 @@
+//! Delivering: what is sent next, and what became of it.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use postrider::log::parking::{Refused, ToPark};
+use postrider::log::{Record, Standing};
+
+use super::outlet::{Delivered, Outlet, Sent};
+use super::parked::Work;
+use super::window::{Fate, Part};
+use super::{Pipeline, backoff};
+use crate::settings::Ordering;
+use crate::sink::{Refusal, Unavailable};
+use crate::status::State;
+
+/// A delivery that has come back.
+pub(super) struct Delivery {
+    outlet: Outlet,
+    work: Work,
+    delivered: Delivered,
+}
+
+impl Pipeline {
+    pub(super) fn is_strict(&self) -> bool {
+        self.settings.ordering == Ordering::Strict
+    }
+
+    /// Sends what is due again, else what comes next, if anything may be sent now.
+    pub(super) fn start_delivery(&mut self) {
+        let rests = self.rests_until.is_some_and(|until| Instant::now() < until);
+        if self.outlet.is_none() || rests || self.paused || self.is_draining() {
+            return;
+        }
+        let Some(work) = self.next_work() else { return };
+        let Some(mut outlet) = self.outlet.take() else { return };
+        self.rests_until = None;
+        let held = match &work {
+            Work::Log(_) => self.held.now(),
+            // They are the ones that are waited for.
+            Work::Parked(_) => Arc::default(),
+        };
+        self.delivering = Some(Box::pin(async move {
+            let records = work.records();
+            let delivered = outlet.deliver(&records, |key| held.contains(key)).await;
+            Box::new(Delivery { outlet, work, delivered })
+        }));
+    }
+
+    fn next_work(&mut self) -> Option<Work> {
+        if let Some(due) = self.retries.take_due(&self.reader.lanes()) {
+            return Some(Work::Parked(due));
+        }
+        let oldest = self.window.oldest()?;
+        match self.reader.standing(oldest) {
+            Standing::Held => {}
+            Standing::Expired => return None,
+            Standing::Gone => {
+                self.start_over();
+                return None;
+            }
+        }
+        if self.is_strict() && self.window.batches().any(|batch| !self.held.unknown(batch).is_empty()) {
+            return None;
+        }
+        let parts = self.window.next(self.room());
+        (!parts.is_empty()).then_some(Work::Log(parts))
+    }
+
+    /// How many events may be sent now. Half of the window at most, so that the other half can be settled meanwhile.
+    fn room(&self) -> usize {
+        let window = self.settings.max_in_flight as usize;
+        let free = window.saturating_sub(self.window.unsettled());
+        let most = (self.settings.max_batch as usize).min(window.div_ceil(2));
+        match free.min(most) {
+            // What holds everything up was sent before and belongs to the window already.
+            0 if !self.window.can_settle() => 1,
+            room => room,
+        }
+    }
+
+    /// Events sent and not settled.
+    pub(super) fn in_flight(&self) -> usize {
+        self.window.unsettled()
+    }
+
+    pub(super) fn on_delivery(&mut self, delivery: Delivery) {
+        let Delivery { outlet, work, delivered } = delivery;
+        self.outlet = Some(outlet);
+        self.telemetry.delivery(delivered.took);
+        if delivered.sent.iter().any(|sent| matches!(sent, Sent::Delivered)) {
+            // It was there in between: the pauses begin anew.
+            self.failures = 0;
+        }
+        match work {
+            Work::Log(parts) => self.on_sent(&parts, delivered.sent),
+            Work::Parked(due) => self.on_retried(&due, delivered.sent),
+        }
+        match delivered.unavailable {
+            Some(unavailable) => self.on_unavailable(&unavailable),
+            None => self.failures = 0,
+        }
+    }
+
+    fn on_sent(&mut self, parts: &[Part], sent: Vec<Sent>) {
+        let mut sent = sent.into_iter();
+        for part in parts {
+            let records = part.records();
+            let mut delivered = Vec::with_capacity(records.len());
+            let mut filtered = 0;
+            let fates: Vec<Fate> = records
+                .iter()
+                .zip(sent.by_ref())
+                .map(|(record, sent)| match sent {
+                    Sent::Delivered => {
+                        delivered.push(record);
+                        Fate::Done
+                    }
+                    Sent::Filtered => {
+                        filtered += 1;
+                        Fate::Done
+                    }
+                    Sent::Refused(refusal) => {
+                        let refused = self.refused(&refusal, 1);
+                        self.park(record, Some(refused))
+                    }
+                    Sent::Behind => self.park(record, None),
+                    Sent::Unsent => Fate::Unsent,
+                })
+                .collect();
+            self.telemetry.delivered(delivered.iter().copied(), part.batch.read_at());
+            self.telemetry.filtered(filtered);
+            self.face.on_delivered(delivered.len());
+            self.window.on_fates(part, fates);
+        }
+    }
+
+    fn park(&mut self, record: &Record, refused: Option<Refused>) -> Fate {
+        if let Some(key) = record.key.as_deref().filter(|_| self.is_strict()) {
+            self.held.hold(key);
+        }
+        Fate::Parked(Box::new(ToPark { record: record.clone(), refused }))
+    }
+
+    /// What is stored about a refusal, after so many attempts.
+    pub(super) fn refused(&self, refusal: &Refusal, attempts: u32) -> Refused {
+        let policy = refusal.kind.policy();
+        let retry_in = backoff::next_attempt(&self.settings.retry, attempts);
+        self.telemetry.refused(refusal.kind);
+        if retry_in.is_none() {
+            self.telemetry.dead(1);
+        }
+        Refused { kind: policy.code.to_owned(), reason: refusal.reason.clone(), retry_in }
+    }
+
+    fn on_unavailable(&mut self, unavailable: &Unavailable) {
+        self.failures = self.failures.saturating_add(1);
+        self.telemetry.unavailable(unavailable.kind);
+        let pause = backoff::pause(&backoff::RECONNECT, self.failures);
+        self.rests_until = Some(Instant::now() + unavailable.retry_after.unwrap_or(pause));
+        let reason = chain(unavailable);
+        let advice = unavailable.kind.policy().advice;
+        tracing::warn!(
+            sink = self.settings.name,
+            reason,
+            advice,
+            attempt = self.failures,
+            "the sink is unavailable"
+        );
+        self.face.set(State::Waiting { kind: unavailable.kind, reason, attempt: self.failures });
+    }
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
+}

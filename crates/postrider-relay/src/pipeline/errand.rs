@@ -1,0 +1,72 @@
+//! What a pipeline asks of the database beside reading and settling: one thing at a time, through the relay's pool.
+
+use std::time::Duration;
+
+use postrider::log::parking::{self, Attempt, Due, Holder};
+use sqlx::{PgPool, Row as _};
+
+use crate::sink::BoxFuture;
+
+/// What came of an errand.
+#[derive(Debug)]
+pub(super) enum Errand {
+    /// News of the sink.
+    News {
+        /// Somebody paused it.
+        paused: bool,
+        /// When the next parked event of our lanes is due.
+        due_in: Option<Duration>,
+    },
+    /// Parked events that are due.
+    Due(Vec<Due>),
+    /// What was tried again is stored; nothing is parked of these keys any more.
+    Resolved(Vec<String>),
+    /// Something is parked of these keys, in these lanes with the epochs they came with.
+    Held(Vec<(i16, i64)>, Vec<String>),
+}
+
+pub(super) type Running = BoxFuture<'static, postrider::log::error::Result<Errand>>;
+
+pub(super) fn news(pool: PgPool, holder: Holder) -> Running {
+    Box::pin(async move {
+        let row = sqlx::query(
+            "select s.paused_at is not null,
+                    extract(epoch from (select min(d.next_attempt_at) from postrider.leases l
+                        cross join lateral (select p.next_attempt_at from postrider.parked p
+                            where p.sink = l.sink and p.lane = l.lane and p.state = 'waiting' order by p.next_attempt_at limit 1) d
+                        where l.sink = s.sink and l.owner = $2) - clock_timestamp())::double precision
+             from postrider.sinks s where s.sink = $1",
+        )
+        .bind(holder.sink)
+        .bind(holder.reader)
+        .fetch_optional(&pool)
+        .await?;
+        let Some(row) = row else { return Ok(Errand::News { paused: true, due_in: None }) };
+        let due_in: Option<f64> = row.try_get(1)?;
+        let due_in = due_in.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        Ok(Errand::News { paused: row.try_get(0)?, due_in })
+    })
+}
+
+pub(super) fn due(pool: PgPool, holder: Holder, strict: bool, limit: u32) -> Running {
+    Box::pin(async move {
+        let mut connection = pool.acquire().await?;
+        Ok(Errand::Due(parking::due(&mut connection, holder, strict, limit).await?))
+    })
+}
+
+pub(super) fn resolve(pool: PgPool, holder: Holder, attempts: Vec<Attempt>) -> Running {
+    Box::pin(async move {
+        let mut connection = pool.acquire().await?;
+        Ok(Errand::Resolved(parking::resolve(&mut connection, holder, &attempts).await?))
+    })
+}
+
+pub(super) fn held(pool: PgPool, holder: Holder, lanes: Vec<(i16, i64)>) -> Running {
+    Box::pin(async move {
+        let mut connection = pool.acquire().await?;
+        let numbers: Vec<i16> = lanes.iter().map(|(lane, _)| *lane).collect();
+        let keys = parking::held_keys(&mut connection, holder.sink, &numbers).await?;
+        Ok(Errand::Held(lanes, keys))
+    })
+}

@@ -1,0 +1,136 @@
+//! The way out: from records to messages to the sink, and what became of each.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use postrider::log::Record;
+
+use crate::prepare::{Prepared, Preparer};
+use crate::sink::{Message, Outcome, Refusal, Report, Sink, Unavailable};
+use crate::sinks::Target;
+
+/// What became of one record.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// The far side has it.
+    Delivered,
+    /// The filter says no.
+    Filtered,
+    /// It was refused.
+    Refused(Refusal),
+    /// An earlier event of its key was refused in the same delivery; this one was not tried.
+    Behind,
+    /// Not sent, or not confirmed.
+    Unsent,
+}
+
+/// What became of a delivery.
+pub(super) struct Delivered {
+    /// For each record, in order.
+    pub(super) sent: Vec<Sent>,
+    pub(super) unavailable: Option<Unavailable>,
+    pub(super) took: Duration,
+}
+
+/// A sink, opened when it is needed, and everything compiled for it.
+pub(super) struct Outlet {
+    target: Target,
+    sink: Option<Box<dyn Sink>>,
+    preparer: Preparer,
+    /// Whether a refused event stops its key.
+    strict: bool,
+}
+
+impl Outlet {
+    pub(super) fn new(target: Target, preparer: Preparer, strict: bool) -> Self {
+        Self { target, sink: None, preparer, strict }
+    }
+
+    /// Delivers records in order. `is_held` tells the keys that something is parked of already.
+    pub(super) async fn deliver(&mut self, records: &[&Record], is_held: impl Fn(&str) -> bool) -> Delivered {
+        let begun = Instant::now();
+        let (mut sent, messages, places) = self.prepare(records, is_held);
+        let mut unavailable = None;
+        if !messages.is_empty() {
+            let report = self.send(&messages).await;
+            debug_assert_eq!(report.outcomes.len(), messages.len(), "an outcome for each event");
+            for (place, outcome) in places.into_iter().zip(report.outcomes) {
+                sent[place] = match outcome {
+                    Outcome::Delivered => Sent::Delivered,
+                    Outcome::Refused(refusal) => Sent::Refused(refusal),
+                    Outcome::NotSent => Sent::Unsent,
+                };
+            }
+            unavailable = report.unavailable;
+        }
+        keep_order(records, &mut sent);
+        Delivered { sent, unavailable, took: begun.elapsed() }
+    }
+
+    /// What needs no sink is decided here; the rest becomes messages, with their places.
+    fn prepare<'a>(
+        &mut self,
+        records: &[&'a Record],
+        is_held: impl Fn(&str) -> bool,
+    ) -> (Vec<Sent>, Vec<Message<'a>>, Vec<usize>) {
+        let mut sent = Vec::with_capacity(records.len());
+        let mut messages = Vec::with_capacity(records.len());
+        let mut places = Vec::with_capacity(records.len());
+        let mut stopped: HashSet<&str> = HashSet::new();
+        for (place, record) in records.iter().enumerate() {
+            let key = record.key.as_deref().filter(|_| self.strict);
+            if key.is_some_and(|key| is_held(key) || stopped.contains(key)) {
+                sent.push(Sent::Behind);
+                continue;
+            }
+            sent.push(match self.preparer.prepare(record) {
+                Prepared::Send(message) => {
+                    messages.push(message);
+                    places.push(place);
+                    Sent::Unsent
+                }
+                Prepared::Filtered => Sent::Filtered,
+                Prepared::Refused(refusal) => {
+                    stopped.extend(key);
+                    Sent::Refused(refusal)
+                }
+            });
+        }
+        (sent, messages, places)
+    }
+
+    async fn send(&mut self, messages: &[Message<'_>]) -> Report {
+        let sink = match &mut self.sink {
+            Some(sink) => sink,
+            none => match self.target.open().await {
+                Ok(sink) => none.insert(sink),
+                Err(unavailable) => return Report::unavailable(messages.len(), unavailable),
+            },
+        };
+        sink.deliver(messages).await
+    }
+
+    pub(super) async fn close(self) -> Result<(), Unavailable> {
+        match self.sink {
+            Some(sink) => sink.close().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Nothing may be parked or passed over while an earlier event of its key is still to be sent.
+fn keep_order(records: &[&Record], sent: &mut [Sent]) {
+    if !sent.iter().any(|sent| matches!(sent, Sent::Unsent)) {
+        return;
+    }
+    let mut unsent: HashSet<&str> = HashSet::new();
+    for (record, sent) in records.iter().zip(sent) {
+        let Some(key) = record.key.as_deref() else { continue };
+        match sent {
+            Sent::Unsent => drop(unsent.insert(key)),
+            Sent::Delivered => {}
+            _ if unsent.contains(key) => *sent = Sent::Unsent,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Parked events of the lanes that this relay holds: when they are tried again, and what came of it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use postrider::log::Record;
+use postrider::log::parking::{Attempt, Due};
+
+use super::errand::{self, Errand};
+use super::outlet::Sent;
+use super::window::Part;
+use super::{Pipeline, backoff};
+
+/// How often the database is asked for news: a pause, an event that somebody wants tried again.
+const NEWS: Duration = Duration::from_secs(1);
+/// Parked events are fetched and tried so many at a time.
+const PAGE: u32 = 100;
+
+/// What one delivery carries.
+pub(super) enum Work {
+    /// What was read.
+    Log(Vec<Part>),
+    /// What was parked and is due.
+    Parked(Vec<Due>),
+}
+
+impl Work {
+    pub(super) fn records(&self) -> Vec<&Record> {
+        match self {
+            Self::Log(parts) => parts.iter().flat_map(Part::records).collect(),
+            Self::Parked(due) => due.iter().map(|due| &due.record).collect(),
+        }
+    }
+}
+
+/// Where retrying stands.
+#[derive(Debug)]
+pub(super) struct Retries {
+    /// Fetched and not tried yet.
+    due: Vec<Due>,
+    /// Tried and not stored yet.
+    attempts: Vec<Attempt>,
+    /// When to look whether something is due.
+    look_at: Option<Instant>,
+    news_at: Instant,
+    failures: u32,
+    /// Whether what was fetched is being tried.
+    trying: bool,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self {
+            due: Vec::new(),
+            attempts: Vec::new(),
+            look_at: None,
+            news_at: Instant::now(),
+            failures: 0,
+            trying: false,
+        }
+    }
+}
+
+impl Retries {
+    /// What is due, as far as it is in lanes that are still held.
+    pub(super) fn take_due(&mut self, lanes: &[i16]) -> Option<Vec<Due>> {
+        self.due.retain(|due| lanes.contains(&due.record.lane));
+        if self.due.is_empty() {
+            return None;
+        }
+        self.trying = true;
+        Some(std::mem::take(&mut self.due))
+    }
+
+    pub(super) fn look_at(&mut self, when: Instant) {
+        self.look_at = Some(self.look_at.map_or(when, |planned| planned.min(when)));
+    }
+
+    /// When an errand is to be run.
+    pub(super) fn next_look(&self) -> Instant {
+        let look = self.look_at.filter(|_| !self.is_busy());
+        look.map_or(self.news_at, |look| look.min(self.news_at))
+    }
+
+    /// Whether nothing is waiting to be stored.
+    pub(super) fn is_resolved(&self) -> bool {
+        self.attempts.is_empty()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.trying || !self.due.is_empty() || !self.attempts.is_empty()
+    }
+}
+
+impl Pipeline {
+    /// Asks the database for what is needed most.
+    pub(super) fn start_errand(&mut self) {
+        if self.errand.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let (pool, holder) = (self.pool.clone(), self.reader.holder());
+        if self.retries.failures > 0 && now < self.retries.news_at {
+            if self.is_draining() {
+                // It is tried again by whoever comes next.
+                self.retries.attempts.clear();
+            }
+            return;
+        }
+        if !self.retries.attempts.is_empty() {
+            self.errand = Some(errand::resolve(pool, holder, self.retries.attempts.clone()));
+        } else if self.is_draining() {
+            // Nothing new is begun.
+        } else if let Some(unknown) = self.unknown_lanes() {
+            self.errand = Some(errand::held(pool, holder, unknown));
+        } else if now >= self.retries.news_at {
+            self.retries.news_at = now + NEWS;
+            self.errand = Some(errand::news(pool, holder));
+        } else if !self.retries.is_busy() && !self.paused && self.retries.look_at.is_some_and(|at| now >= at)
+        {
+            self.retries.look_at = None;
+            self.errand = Some(errand::due(pool, holder, self.is_strict(), PAGE));
+        }
+    }
+
+    /// Lanes of which it is not known yet what is parked.
+    fn unknown_lanes(&self) -> Option<Vec<(i16, i64)>> {
+        let unknown: Vec<(i16, i64)> =
+            self.window.batches().flat_map(|batch| self.held.unknown(batch)).collect();
+        (self.is_strict() && !unknown.is_empty()).then_some(unknown)
+    }
+
+    pub(super) fn on_errand(&mut self, done: postrider::log::error::Result<Errand>) {
+        if done.is_ok() {
+            self.retries.failures = 0;
+        }
+        match done {
+            Ok(Errand::News { paused, due_in }) => {
+                self.paused = paused;
+                if let Some(due_in) = due_in {
+                    self.retries.look_at(Instant::now() + due_in);
+                }
+            }
+            Ok(Errand::Due(due)) => {
+                // Kept until the outcome is stored: nobody else may try them meanwhile.
+                self.reader.keep(due.iter().map(|due| due.record.lane).collect());
+                self.retries.due = due;
+            }
+            Ok(Errand::Resolved(free)) => {
+                self.retries.attempts.clear();
+                self.reader.keep(BTreeSet::new());
+                self.held.free(&free);
+                // More may be behind what was just delivered.
+                self.retries.look_at(Instant::now());
+            }
+            Ok(Errand::Held(lanes, keys)) => self.held.load(&lanes, keys),
+            Err(error) => {
+                // The reader says the same about the same database, and louder.
+                tracing::debug!(sink = self.settings.name, %error, "asking about parked events failed");
+                self.retries.failures += 1;
+                self.retries.news_at =
+                    Instant::now() + backoff::pause(&backoff::RECONNECT, self.retries.failures);
+            }
+        }
+    }
+
+    /// Parked events were tried again.
+    pub(super) fn on_retried(&mut self, due: &[Due], sent: Vec<Sent>) {
+        self.retries.trying = false;
+        for (due, sent) in due.iter().zip(sent) {
+            let refused = match sent {
+                Sent::Delivered => {
+                    self.face.on_delivered(1);
+                    None
+                }
+                Sent::Filtered => None,
+                Sent::Refused(refusal) => Some(self.refused(&refusal, due.attempts + 1)),
+                Sent::Behind | Sent::Unsent => continue,
+            };
+            self.retries.attempts.push(Attempt { id: due.record.id, refused });
+        }
+        if self.retries.attempts.is_empty() {
+            self.reader.keep(BTreeSet::new());
+            self.retries.look_at(Instant::now() + NEWS);
+        }
+    }
+}

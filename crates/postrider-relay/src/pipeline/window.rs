@@ -1,0 +1,266 @@
+//! What was read and is not settled yet: what to send next, what is done, how far each lane may be settled. No IO.
+
+use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use postrider::log::parking::{Parking, ToPark};
+use postrider::log::{Batch, Record, Settlement};
+
+/// Records of one lane of a batch, next to each other.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) batch: Arc<Batch>,
+    serial: u64,
+    lane: i16,
+    range: Range<usize>,
+}
+
+impl Part {
+    pub(super) fn records(&self) -> &[Record] {
+        &self.batch.lane(self.lane)[self.range.clone()]
+    }
+}
+
+/// What became of a record that was taken from the window.
+#[derive(Debug)]
+pub(super) enum Fate {
+    /// Delivered, or not wanted by the filter.
+    Done,
+    /// To be parked.
+    Parked(Box<ToPark>),
+    /// Still to be sent.
+    Unsent,
+}
+
+/// One lane of one batch.
+#[derive(Debug)]
+struct Lane {
+    number: i16,
+    len: usize,
+    /// Everything before is done.
+    frontier: usize,
+    /// What is done beyond the frontier; empty as long as nothing is.
+    beyond: Vec<bool>,
+    /// Done and to be parked when the progress past it is stored, in order.
+    parking: VecDeque<(usize, ToPark)>,
+    /// Everything before is stored.
+    settled: usize,
+}
+
+impl Lane {
+    fn is_done(&self, index: usize) -> bool {
+        index < self.frontier || self.beyond.get(index).copied().unwrap_or_default()
+    }
+
+    fn finish(&mut self, index: usize) {
+        if index != self.frontier {
+            self.beyond.resize(self.len, false);
+            self.beyond[index] = true;
+            return;
+        }
+        self.frontier += 1;
+        while self.frontier < self.len && self.beyond.get(self.frontier).copied().unwrap_or_default() {
+            self.frontier += 1;
+        }
+    }
+
+    fn done(&self) -> usize {
+        self.frontier + self.beyond.iter().skip(self.frontier).filter(|done| **done).count()
+    }
+
+    /// The first run of records that are not done, from `from` on.
+    fn run(&self, from: usize, most: usize) -> Range<usize> {
+        let start =
+            (from.max(self.frontier)..self.len).find(|index| !self.is_done(*index)).unwrap_or(self.len);
+        let end = (start..self.len.min(start + most)).find(|index| self.is_done(*index));
+        start..end.unwrap_or(self.len.min(start + most))
+    }
+}
+
+/// One batch.
+#[derive(Debug)]
+struct Open {
+    serial: u64,
+    batch: Arc<Batch>,
+    lanes: Vec<Lane>,
+}
+
+/// How far each lane was when a settlement was made.
+#[derive(Debug)]
+pub(super) struct Settling {
+    marks: Vec<(u64, Vec<(i16, usize)>)>,
+    /// How many events it moves past.
+    pub(super) events: usize,
+}
+
+/// All batches that are not settled, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    open: VecDeque<Open>,
+    next_serial: u64,
+    unsent: usize,
+    /// Done and not settled.
+    unsettled: usize,
+}
+
+impl Window {
+    pub(super) fn push(&mut self, batch: Batch) {
+        let lanes = batch.lanes().map(|(number, records)| Lane {
+            number,
+            len: records.len(),
+            frontier: 0,
+            beyond: Vec::new(),
+            parking: VecDeque::new(),
+            settled: 0,
+        });
+        let lanes = lanes.collect();
+        self.unsent += batch.len();
+        self.open.push_back(Open { serial: self.next_serial, batch: Arc::new(batch), lanes });
+        self.next_serial += 1;
+    }
+
+    /// Records that are neither done nor known to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Records that are done and not settled.
+    pub(super) fn unsettled(&self) -> usize {
+        self.unsettled
+    }
+
+    /// All batches, oldest first.
+    pub(super) fn batches(&self) -> impl Iterator<Item = &Batch> {
+        self.open.iter().map(|open| &*open.batch)
+    }
+
+    /// Whether a settlement would move anything.
+    pub(super) fn can_settle(&self) -> bool {
+        if self.unsettled == 0 {
+            return false;
+        }
+        let mut unfinished = HashSet::new();
+        self.open.iter().flat_map(|open| &open.lanes).any(|lane| {
+            let ready = !unfinished.contains(&lane.number);
+            if lane.frontier < lane.len {
+                unfinished.insert(lane.number);
+            }
+            ready && lane.frontier > lane.settled
+        })
+    }
+
+    /// The oldest batch.
+    pub(super) fn oldest(&self) -> Option<&Batch> {
+        self.open.front().map(|open| &*open.batch)
+    }
+
+    /// The next records to send, in order.
+    pub(super) fn next(&self, most: usize) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut room = most;
+        for open in &self.open {
+            for lane in &open.lanes {
+                let mut from = 0;
+                while room > 0 {
+                    let range = lane.run(from, room);
+                    if range.is_empty() {
+                        break;
+                    }
+                    room -= range.len();
+                    from = range.end;
+                    parts.push(Part {
+                        batch: Arc::clone(&open.batch),
+                        serial: open.serial,
+                        lane: lane.number,
+                        range,
+                    });
+                }
+            }
+        }
+        parts
+    }
+
+    /// Takes note of what became of the records of a part. Those of a batch that is gone mean nothing any more.
+    pub(super) fn on_fates(&mut self, part: &Part, fates: impl IntoIterator<Item = Fate>) {
+        let lane = self
+            .open
+            .iter_mut()
+            .find(|open| open.serial == part.serial)
+            .and_then(|open| open.lanes.iter_mut().find(|lane| lane.number == part.lane));
+        let Some(lane) = lane else { return };
+        for (index, fate) in part.range.clone().zip(fates) {
+            match fate {
+                Fate::Unsent => continue,
+                Fate::Done => {}
+                Fate::Parked(event) => lane.parking.push_back((index, *event)),
+            }
+            lane.finish(index);
+            self.unsent -= 1;
+            self.unsettled += 1;
+        }
+    }
+
+    /// Everything that can be settled now, and a mark of how far that was.
+    pub(super) fn settlement(&mut self, strict: bool) -> (Settlement, Settling) {
+        let mut settlement = Settlement::default();
+        settlement.parking = Parking { strict, events: Vec::new() };
+        let mut settling = Settling { marks: Vec::new(), events: 0 };
+        // Lanes with something left to do: what comes later in them has to wait.
+        let mut unfinished = HashSet::new();
+        for open in &mut self.open {
+            let ready = |lane: &Lane| !unfinished.contains(&lane.number);
+            settlement.add(&open.batch, |number, _| {
+                open.lanes.iter().find(|lane| lane.number == number && ready(lane)).map(|lane| lane.frontier)
+            });
+            let mut marks = Vec::new();
+            for lane in open.lanes.iter_mut().filter(|lane| !unfinished.contains(&lane.number)) {
+                while lane.parking.front().is_some_and(|(index, _)| *index < lane.frontier) {
+                    settlement.parking.events.extend(lane.parking.pop_front().map(|(_, event)| event));
+                }
+                settling.events += lane.frontier - lane.settled;
+                marks.push((lane.number, lane.frontier));
+            }
+            unfinished
+                .extend(open.lanes.iter().filter(|lane| lane.frontier < lane.len).map(|lane| lane.number));
+            settling.marks.push((open.serial, marks));
+        }
+        (settlement, settling)
+    }
+
+    /// It is stored, except for lanes that somebody else holds now.
+    pub(super) fn on_settled(&mut self, settling: &Settling, lost: &[i16]) {
+        for (serial, marks) in &settling.marks {
+            let Some(open) = self.open.iter_mut().find(|open| open.serial == *serial) else { continue };
+            for (number, frontier) in marks {
+                if let Some(lane) = open.lanes.iter_mut().find(|lane| lane.number == *number) {
+                    self.unsettled -= frontier - lane.settled;
+                    lane.settled = *frontier;
+                }
+            }
+        }
+        for lane in lost {
+            self.forget_lane(*lane);
+        }
+        while self.open.front().is_some_and(|open| open.lanes.iter().all(|lane| lane.settled == lane.len)) {
+            self.open.pop_front();
+        }
+    }
+
+    /// Somebody else reads this lane again.
+    fn forget_lane(&mut self, number: i16) {
+        for open in &mut self.open {
+            for lane in open.lanes.extract_if(.., |lane| lane.number == number) {
+                self.unsent -= lane.len - lane.done();
+                self.unsettled -= lane.done() - lane.settled;
+            }
+        }
+    }
+
+    /// What was read will be read again.
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+        self.unsent = 0;
+        self.unsettled = 0;
+    }
+}

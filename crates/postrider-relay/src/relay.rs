@@ -1,0 +1,245 @@
+//! A relay: one pipeline per sink, started and stopped together, in a service of its own or inside yours.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider::log::{self, BatchBytes};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::face::Face;
+use crate::memory::{self, Memory, Verdict};
+use crate::pipeline::{Fittings, Stop, supervise};
+use crate::prepare::{PrepareError, Preparer};
+use crate::settings::{RelaySettings, SinkSettings};
+use crate::status::SinkStatus;
+
+/// Why a relay could not start, or ended by itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayError {
+    /// An expression or template of a sink.
+    #[error("sink {sink:?}: {source}")]
+    Sink {
+        /// Its name.
+        sink: String,
+        /// What is wrong.
+        source: PrepareError,
+    },
+    /// Two sinks of one name.
+    #[error("two sinks are called {sink:?}; give each a name of its own")]
+    SameName {
+        /// The name.
+        sink: String,
+    },
+    /// The log cannot be used by this program.
+    #[error(transparent)]
+    Log(#[from] log::Error),
+    /// Smaller buffers were not enough.
+    #[error(
+        "{resident} bytes of memory are in use and relay.memory_limit is {limit}; the relay has drained and ends, to be started anew"
+    )]
+    Memory {
+        /// In use.
+        resident: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A pipeline panicked.
+    #[error("the pipeline of sink {sink:?} ended by a defect: {message}")]
+    Defect {
+        /// Its name.
+        sink: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// One sink at work.
+struct Running {
+    settings: Arc<SinkSettings>,
+    face: Face,
+    stop: watch::Sender<Stop>,
+    task: JoinHandle<log::error::Result<()>>,
+}
+
+/// A relay at work. Dropping it ends it like a crash: what was sent and not settled is sent again by the next one.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use postrider_relay::{Relay, RelaySettings, SinkSettings};
+/// # let target: postrider_relay::sinks::Target = todo!();
+/// let database = std::env::var("DATABASE_URL")?.parse()?;
+/// let relay = Relay::start(RelaySettings::new(database, vec![SinkSettings::new("audit", target)])).await?;
+/// // … your service …
+/// relay.stop().await;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Relay {
+    settings: Arc<RelaySettings>,
+    pool: PgPool,
+    batch_bytes: BatchBytes,
+    sinks: BTreeMap<String, Running>,
+}
+
+impl Relay {
+    /// Checks everything and starts a pipeline for each sink. Does not wait for the database or a sink: a relay waits for them as long
+    /// as it takes, and [`status`](Self::status) tells.
+    pub fn start(settings: RelaySettings) -> Result<Self, RelayError> {
+        let prepared = prepare(&settings)?;
+        let settings = Arc::new(settings);
+        let pool = pool(&settings);
+        let mut relay = Self { settings, pool, batch_bytes: BatchBytes::default(), sinks: BTreeMap::new() };
+        for (sink, preparer) in prepared {
+            relay.launch(sink, preparer);
+        }
+        Ok(relay)
+    }
+
+    fn launch(&mut self, settings: Arc<SinkSettings>, preparer: Preparer) {
+        let face = Face::new(&settings.name, settings.target.kind());
+        let (stop, stopped) = watch::channel(Stop::No);
+        let fittings = Fittings {
+            relay: Arc::clone(&self.settings),
+            pool: self.pool.clone(),
+            batch_bytes: self.batch_bytes.clone(),
+        };
+        let task = tokio::spawn(supervise(fittings, Arc::clone(&settings), preparer, face.clone(), stopped));
+        self.sinks.insert(settings.name.clone(), Running { settings, face, stop, task });
+    }
+
+    /// How each sink is doing.
+    pub fn status(&self) -> Vec<SinkStatus> {
+        self.sinks.values().map(|sink| sink.face.status()).collect()
+    }
+
+    /// A way to ask for the status that outlives a borrow of the relay. A reload is seen through it only after asking again.
+    pub fn watcher(&self) -> impl Fn() -> Vec<SinkStatus> + Send + Sync + 'static {
+        let faces: Vec<Face> = self.sinks.values().map(|sink| sink.face.clone()).collect();
+        move || faces.iter().map(Face::status).collect()
+    }
+
+    /// Takes over new settings, all or nothing: sinks that are new start, those that are gone or changed are drained, the others go on.
+    pub async fn reload(&mut self, settings: RelaySettings) -> Result<(), RelayError> {
+        let prepared = prepare(&settings)?;
+        let whole = !self.settings.shares_with(&settings);
+        let kept = |name: &str, old: &SinkSettings| {
+            !whole && prepared.iter().any(|(new, _)| new.name == name && **new == *old)
+        };
+        let leaving: Vec<String> = self
+            .sinks
+            .iter()
+            .filter(|(name, running)| !kept(name, &running.settings))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let leaving: Vec<Running> = leaving.iter().filter_map(|name| self.sinks.remove(name)).collect();
+        drain(leaving, self.settings.drain).await;
+        if whole {
+            self.pool = pool(&settings);
+        }
+        self.settings = Arc::new(settings);
+        for (sink, preparer) in prepared {
+            if !self.sinks.contains_key(&sink.name) {
+                self.launch(sink, preparer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until it ends by itself: the log cannot be used any more by this program, or memory is over its limit. Call
+    /// [`stop`](Self::stop) then. May be cancelled.
+    pub async fn ended(&mut self) -> RelayError {
+        let memory = Memory::new(self.settings.memory_limit, self.batch_bytes.clone());
+        loop {
+            for (name, running) in &mut self.sinks {
+                if !running.task.is_finished() {
+                    continue;
+                }
+                let sink = name.clone();
+                match (&mut running.task).await {
+                    Ok(Ok(())) => {
+                        return RelayError::Defect { sink, message: "it stopped unasked".to_owned() };
+                    }
+                    Ok(Err(error)) => return error.into(),
+                    Err(panic) => return RelayError::Defect { sink, message: panic.to_string() },
+                }
+            }
+            if let Some(resident) = memory::resident() {
+                match memory.judge(resident) {
+                    Verdict::Fine => {}
+                    Verdict::Shrunk => {
+                        tracing::warn!(resident, limit = self.settings.memory_limit, "buffers shrink");
+                    }
+                    Verdict::Over => {
+                        return RelayError::Memory { resident, limit: self.settings.memory_limit };
+                    }
+                }
+            }
+            tokio::time::sleep(memory::OFTEN).await;
+        }
+    }
+
+    /// Settles what was sent, hands the lanes back and ends, within `drain`.
+    pub async fn stop(mut self) {
+        let sinks = std::mem::take(&mut self.sinks);
+        drain(sinks.into_values().collect(), self.settings.drain).await;
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        for sink in self.sinks.values() {
+            sink.task.abort();
+        }
+    }
+}
+
+/// Tells pipelines to drain, and after the deadline to end at once.
+async fn drain(sinks: Vec<Running>, deadline: Duration) {
+    /// For handing the lanes back and closing the sink.
+    const LAST: Duration = Duration::from_secs(1);
+    for sink in &sinks {
+        let _ = sink.stop.send(Stop::Drain);
+    }
+    let tasks: Vec<_> = sinks.into_iter().map(|sink| (sink.stop, sink.task, sink.settings)).collect();
+    let end = tokio::time::Instant::now() + deadline;
+    for (stop, mut task, settings) in tasks {
+        if tokio::time::timeout_at(end, &mut task).await.is_ok() {
+            continue;
+        }
+        tracing::warn!(
+            sink = settings.name,
+            "not drained in time; what is in flight will be delivered again"
+        );
+        let _ = stop.send(Stop::Now);
+        if tokio::time::timeout(LAST, &mut task).await.is_err() {
+            task.abort();
+        }
+    }
+}
+
+/// Everything that can be wrong with the settings shows here, before anything runs.
+fn prepare(settings: &RelaySettings) -> Result<Vec<(Arc<SinkSettings>, Preparer)>, RelayError> {
+    let mut prepared: Vec<(Arc<SinkSettings>, Preparer)> = Vec::new();
+    for sink in &settings.sinks {
+        if prepared.iter().any(|(other, _)| other.name == sink.name) {
+            return Err(RelayError::SameName { sink: sink.name.clone() });
+        }
+        let compiled =
+            Preparer::new(sink).map_err(|source| RelayError::Sink { sink: sink.name.clone(), source })?;
+        prepared.push((Arc::new(sink.clone()), compiled));
+    }
+    Ok(prepared)
+}
+
+fn pool(settings: &RelaySettings) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(settings.connections)
+        .acquire_timeout(Duration::from_secs(10))
+        .idle_timeout(Duration::from_mins(1))
+        .connect_lazy_with(settings.database.clone().application_name("postrider (parking)"))
+}
