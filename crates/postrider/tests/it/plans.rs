@@ -130,11 +130,12 @@ async fn plans_hold_over_a_million_rows_when_one_xid_has_half() {
     plans_hold(true).await;
 }
 
-/// Events of one transaction in the first slot.
+/// Events of 500 old transactions in the first slot.
 async fn fill_slot(connection: &mut PgConnection, rows: u32) {
     let statement = format!(
-        "insert into postrider.events (slot, lane, id, type, key, payload)
-         select 0, n % 16, '018f0000-0000-7000-8000-000000000000', 'filled', n % 1000, '{{}}' from generate_series(1, {rows}) n"
+        "insert into postrider.events (xid, slot, lane, id, type, key, payload)
+         select (100 + n % 500)::text::xid8, 0, n % 16, '018f0000-0000-7000-8000-000000000000', 'filled', n % 1000, '{{}}'
+         from generate_series(1, {rows}) n"
     );
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection).await.unwrap();
     run(connection, "vacuum analyze postrider.events_0").await;
@@ -191,8 +192,7 @@ async fn a_slot_is_asked_by_probes_and_not_joined_with_the_cursors() {
     assert!(large <= 2 * small, "{small} buffers for a slot of 20,000 rows, {large} for 200,000");
 
     let (joined, probed) = asking(&mut connection, JOINED).await;
-    assert!(!probed || joined > 5 * large, "joined {joined} buffers, by probes {large}");
-    assert!(joined > 2 * large, "joined {joined} buffers, by probes {large}");
+    assert!(!probed && joined > 10 * large, "joined {joined} buffers, by probes {large}");
 }
 
 /// A large transaction that is still open is not walked in every round.
