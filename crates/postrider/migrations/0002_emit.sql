@@ -70,9 +70,52 @@ begin
 end
 $$;
 
--- The context of this transaction: an object that every later event of the transaction carries in its headers.
+-- Sinks send headers as headers, and brokers and web servers take few of them: what an event says belongs in its payload.
+create or replace function postrider.max_headers() returns integer
+    language sql immutable parallel safe return 65536;
+
+create or replace function postrider.refuse_headers(type text, bytes integer, place text default '') returns void
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    raise exception using errcode = '54000',
+        message = format('postrider: event %L is over a limit%s', left(refuse_headers.type, 80), refuse_headers.place),
+        detail = format('Its headers, with the context of the transaction, are %s bytes long, %s are allowed. Nothing was written.',
+            refuse_headers.bytes, postrider.max_headers()),
+        hint = 'Headers are for routing and tracing: what the event says belongs in its payload.';
+end
+$$;
+
+-- The context of this transaction as an object; null if there is none. Anybody can set it by hand, to anything.
+create or replace function postrider.checked_context(context text) returns jsonb
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    object jsonb;
+    reason text;
+    detail text;
+begin
+    if checked_context.context is null or checked_context.context = '' then
+        return null;
+    end if;
+    begin
+        object := checked_context.context::jsonb;
+    exception when data_exception or program_limit_exceeded then
+        get stacked diagnostics reason = message_text, detail = pg_exception_detail;
+    end;
+    if jsonb_typeof(object) is distinct from 'object' then
+        raise exception using errcode = '22023',
+            message = 'postrider: the context of this transaction is not a JSON object',
+            detail = format('The setting postrider.context is %s. Nothing was written.',
+                coalesce('a JSON ' || jsonb_typeof(object), 'not JSON: ' || rtrim(coalesce(nullif(detail, ''), reason), '.'))),
+            hint = 'Set it with select postrider.set_context(''{"initiator": "user-7"}''). To clear it: set postrider.context = ''''.';
+    end if;
+    return object;
+end
+$$;
+
+-- The context of this transaction: an object that every later event of the transaction carries in its headers. With the owner's rights,
+-- because the functions above are open to nobody.
 create or replace function postrider.set_context(context jsonb) returns void
-    language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if set_context.context is null or jsonb_typeof(set_context.context) <> 'object' then
         raise exception using errcode = '22023',
@@ -82,7 +125,7 @@ begin
     end if;
     -- jsonb_strip_nulls would also take the nulls inside an entry.
     perform set_config('postrider.context', (
-        (coalesce(nullif(current_setting('postrider.context', true), ''), '{}')::jsonb || set_context.context)
+        (coalesce(postrider.checked_context(current_setting('postrider.context', true)), '{}') || set_context.context)
         - array(select e.key from jsonb_each(set_context.context) e where e.value = 'null'))::text, true);
 end
 $$;
@@ -92,15 +135,19 @@ create or replace function postrider.set_context(name text, value text) returns 
     select postrider.set_context(jsonb_build_object(name, value))
 $$;
 
--- Headers over the context of the transaction. Only jsonb can join two objects, and there is JSON that it cannot hold.
+-- The context of the transaction, and over it the headers if there are any. Only jsonb can join two objects, and there is JSON that it cannot hold.
 create or replace function postrider.join_headers(type text, context text, headers json) returns json
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
+    object constant jsonb := postrider.checked_context(join_headers.context);
     code   text;
     reason text;
     detail text;
 begin
-    return join_headers.context::jsonb || join_headers.headers::jsonb;
+    if join_headers.headers is null then
+        return to_json(object);
+    end if;
+    return to_json(object || join_headers.headers::jsonb);
 exception when data_exception or program_limit_exceeded then
     get stacked diagnostics code = returned_sqlstate, reason = message_text, detail = pg_exception_detail;
     raise exception using errcode = code,
@@ -192,8 +239,10 @@ begin
                     perform postrider.refuse_event(type, 0, key, tenant, entity, json_typeof(all_headers));
                 end if;
                 if current_setting('postrider.context', true) <> '' then
-                    all_headers := case when headers is null then current_setting('postrider.context', true)::json
-                        else postrider.join_headers(type, current_setting('postrider.context', true), all_headers) end;
+                    all_headers := postrider.join_headers(type, current_setting('postrider.context', true), all_headers);
+                end if;
+                if octet_length(all_headers::text) > %8$s then
+                    perform postrider.refuse_headers(type, octet_length(all_headers::text));
                 end if;
                 insert into postrider.events (slot, lane, id, type, entity, key, tenant, payload, headers)
                 values (slot, lane, event_id, type, entity, key, tenant, %4$s, all_headers);
@@ -206,7 +255,8 @@ begin
             end
             $function$
             $create$,
-            json_type, lanes - 1, max_payload, body, variables, parse, case when json_type = 'jsonb' then 'body' else 'payload' end);
+            json_type, lanes - 1, max_payload, body, variables, parse, case when json_type = 'jsonb' then 'body' else 'payload' end,
+            postrider.max_headers());
     end loop;
 end
 $install$;
@@ -261,6 +311,8 @@ declare
     lane_mask constant integer := postrider.lanes() - 1;
     max_payload constant bigint := postrider.max_payload();
     context constant text := nullif(current_setting('postrider.context', true), '');
+    -- Once, not per event.
+    context_object constant json := to_json(postrider.checked_context(context));
     bad record;
 begin
     if events is null or json_typeof(events) <> 'array' then
@@ -299,10 +351,14 @@ begin
                                                 format(' (event %s of emit_many)', n.place))::text
                     else n.type end,
                n.entity, n.key, n.tenant, n.payload,
-               case when context is null then n.headers when n.headers is null then context::json
-                    else postrider.join_headers(n.type, context, n.headers) end
+               case when octet_length(n.all_headers::text) > postrider.max_headers()
+                    then postrider.refuse_headers(n.type, octet_length(n.all_headers::text), format(' (event %s of emit_many)', n.place))::text::json
+                    else n.all_headers end
         from (
             select postrider.uuid7() as id, e.place, e.type, e.entity, e.key, e.tenant, e.headers,
+                   case when context is null then e.headers when e.headers is null then context_object
+                        -- What is no object is refused above.
+                        when json_typeof(e.headers) = 'object' then postrider.join_headers(e.type, context, e.headers) end as all_headers,
                    -- Byte for byte, except that a string was unescaped and a null is none any more.
                    case when json_typeof(e.payload) <> 'string' then e.payload else e.event -> 'payload' end as payload
             from rows from (

@@ -1,5 +1,6 @@
 //! The schema in the user's database: numbered migrations, what they install, and which versions this program works with.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use sqlx::{Connection, PgConnection, Row};
@@ -75,7 +76,7 @@ impl Install {
 }
 
 /// What [`install`] did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// The version before; 0 if there was none.
     pub from: i32,
@@ -83,7 +84,17 @@ pub struct Installed {
     pub to: i32,
     /// How many lanes the log has.
     pub lanes: i32,
+    /// The roles that have rights now which they had not before.
+    pub granted: Vec<String>,
 }
+
+/// Every right that somebody has been granted on something of ours.
+const RIGHTS: &str = "select pg_get_userbyid(a.grantee)::text, format('%s on %s', a.privilege_type, o.name)
+    from (select 'schema', nspacl from pg_namespace where oid = to_regnamespace('postrider')
+          union all select relname::text, relacl from pg_class where relnamespace = to_regnamespace('postrider')
+          union all select oid::regprocedure::text, proacl from pg_proc where pronamespace = to_regnamespace('postrider')) as o (name, acl)
+    cross join aclexplode(o.acl) as a
+    where a.grantee <> 0";
 
 /// Installs or upgrades the schema in one transaction. Any number of installers may run at once.
 pub async fn install(connection: &mut PgConnection, install: &Install) -> Result<Installed> {
@@ -108,6 +119,8 @@ pub async fn install(connection: &mut PgConnection, install: &Install) -> Result
             .execute(&mut *transaction)
             .await?;
     }
+    check_rights(&mut transaction, from < NEWEST || install.max_payload.is_some()).await?;
+    let before = rights(&mut transaction).await?;
     sqlx::raw_sql(KEEP).execute(&mut *transaction).await?;
     create_roles(&mut transaction, install).await?;
     for (number, text) in MIGRATIONS {
@@ -119,8 +132,48 @@ pub async fn install(connection: &mut PgConnection, install: &Install) -> Result
     sqlx::raw_sql(VERSION).execute(&mut *transaction).await?;
     sqlx::raw_sql(GRANTS).execute(&mut *transaction).await?;
     let lanes = sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut *transaction).await?;
+    let granted: BTreeSet<String> = rights(&mut transaction)
+        .await?
+        .difference(&before)
+        .map(|(role, _)| role.clone())
+        .filter(|role| install.roles().contains(&role.as_str()))
+        .collect();
     transaction.commit().await?;
-    Ok(Installed { from, to: NEWEST, lanes })
+    Ok(Installed { from, to: NEWEST, lanes, granted: granted.into_iter().collect() })
+}
+
+async fn rights(connection: &mut PgConnection) -> Result<BTreeSet<(String, String)>> {
+    Ok(sqlx::query_as(RIGHTS).fetch_all(connection).await?.into_iter().collect())
+}
+
+/// Refuses with the remedy what the server would refuse in the middle, without one.
+async fn check_rights(connection: &mut PgConnection, creates: bool) -> Result<()> {
+    let row = sqlx::query(
+        "select current_user::text, pg_get_userbyid(n.nspowner)::text, coalesce(pg_has_role(n.nspowner, 'usage'), true),
+                has_database_privilege(current_database(), 'create'),
+                format('grant %I to %I;', coalesce(pg_get_userbyid(n.nspowner), ''), current_user),
+                format('grant create on database %I to %I;', current_database(), current_user)
+         from (select) one left join pg_namespace n on n.nspname = 'postrider'",
+    )
+    .fetch_one(connection)
+    .await?;
+    let user: String = row.try_get(0)?;
+    if !row.try_get(2)? {
+        let owner: String = row.try_get(1)?;
+        let missing = format!("has no rights on the schema postrider, which belongs to {owner:?}");
+        let whom = "an administrator, unless you can run `postrider init` as that role,".to_owned();
+        return Err(Error::Rights { user, missing, whom, statement: row.try_get(4)? });
+    }
+    if creates && !row.try_get(3)? {
+        let missing = "may not create a schema in this database".to_owned();
+        return Err(Error::Rights {
+            user,
+            missing,
+            whom: "the database's owner".to_owned(),
+            statement: row.try_get(5)?,
+        });
+    }
+    Ok(())
 }
 
 async fn create_roles(connection: &mut PgConnection, install: &Install) -> Result<()> {

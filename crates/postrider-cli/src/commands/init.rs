@@ -38,23 +38,33 @@ impl Init {
         let installed = schema::install(&mut connection, &install).await?;
         // The work is committed: how the connection ends does not matter any more.
         let _ = connection.close().await;
-        output::say(&in_words(installed, install.max_payload));
+        output::say(&in_words(&installed, install.max_payload));
         if json {
-            output::json(&json!({ "from": installed.from, "to": installed.to, "lanes": installed.lanes }))?;
+            let Installed { from, to, lanes, granted } = installed;
+            output::json(&json!({ "from": from, "to": to, "lanes": lanes, "granted": granted }))?;
         }
         Ok(Exit::Fine)
     }
 }
 
-fn in_words(installed: Installed, max_payload: Option<i64>) -> String {
-    let Installed { from, to, lanes } = installed;
-    let lanes = if lanes == 1 { "1 lane".to_owned() } else { format!("{lanes} lanes") };
-    match (from, max_payload) {
+fn in_words(installed: &Installed, max_payload: Option<i64>) -> String {
+    let Installed { from, to, lanes, granted } = installed;
+    let lanes = if *lanes == 1 { "1 lane".to_owned() } else { format!("{lanes} lanes") };
+    // With the schema they come by themselves; later it is what somebody asked for.
+    let granted = match granted.as_slice() {
+        _ if *from == 0 => String::new(),
+        [] => String::new(),
+        [role] => format!("; granted rights to {role}"),
+        roles => format!("; granted rights to {}", roles.join(", ")),
+    };
+    let done = match (*from, max_payload) {
         (0, _) => format!("installed schema version {to} with {lanes}"),
-        (from, _) if from < to => format!("upgraded the schema from version {from} to {to}"),
+        (from, _) if from < *to => format!("upgraded the schema from version {from} to {to}"),
         (_, Some(bytes)) => {
             format!("already at version {to}; payloads of up to {bytes} bytes are taken from now on")
         }
-        (_, None) => format!("already at version {to}: nothing to do"),
-    }
+        (_, None) if granted.is_empty() => format!("already at version {to}: nothing to do"),
+        (_, None) => format!("already at version {to}"),
+    };
+    done + &granted
 }

@@ -1,6 +1,7 @@
 //! `postrider rebase`: makes a log readable again after its database has become another one.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use clap::Args;
 use postrider::log::rebase::{self, Again, Alive, Applied, Plan};
@@ -36,6 +37,10 @@ pub(crate) struct Rebase {
     /// Take the lanes away from relays that seem to be at work: what they have in flight is sent again
     #[arg(long, requires = "yes")]
     overrule_readers: bool,
+
+    /// How long transactions that have written events may take to end: they decide what is sent again
+    #[arg(long, value_name = "SECONDS", requires = "yes", default_value_t = rebase::PATIENCE.as_secs())]
+    wait: u64,
 }
 
 impl Rebase {
@@ -53,7 +58,8 @@ impl Rebase {
         output::say(&format!("a rebase is needed: {reason}"));
         if self.yes {
             let readers = if self.overrule_readers { Alive::Overrule } else { Alive::Refuse };
-            let applied = rebase::apply(&mut connection, readers).await?;
+            let patience = Duration::from_secs(self.wait);
+            let applied = rebase::apply_within(&mut connection, readers, patience).await?;
             let words = in_words(&applied.sinks);
             print(json, &words, &done(reason, &applied))?;
             output::say("done: the log can be read again");

@@ -66,11 +66,12 @@ async fn takes_lanes_and_the_largest_payload() {
     let url = database.url();
     let end = End::of(&mut postrider_on(&url, &["--json", "init", "--lanes", "4", "--max-payload", "64MB"]))
         .expect(0);
-    assert_eq!(end.json(), json!({"from": 0, "to": schema::NEWEST, "lanes": 4}));
+    let granted = ["consume", "emit", "reader", "relay"].map(|role| format!("postrider_{role}"));
+    assert_eq!(end.json(), json!({"from": 0, "to": schema::NEWEST, "lanes": 4, "granted": granted}));
     assert_eq!(settings(&database).await, (4, 64_000_000));
 
     let end = End::of(&mut postrider_on(&url, &["init", "--max-payload", "16MiB", "--json"])).expect(0);
-    assert_eq!(end.json(), json!({"from": schema::NEWEST, "to": schema::NEWEST, "lanes": 4}));
+    assert_eq!(end.json(), json!({"from": schema::NEWEST, "to": schema::NEWEST, "lanes": 4, "granted": []}));
     assert!(end.stderr.contains("16777216 bytes"), "{}", end.stderr);
     assert_eq!(settings(&database).await, (4, 16 * 1024 * 1024));
 
@@ -141,6 +142,78 @@ async fn an_owner_who_may_not_create_roles_gets_the_statements() {
         format!(r#"drop owned by "{role}"; drop role "{role}"; reassign owned by "{owner}" to postgres; drop role "{owner}""#),
     )
     .await;
+}
+
+#[tokio::test]
+async fn says_to_whom_it_granted_rights() {
+    let database = empty_database().await;
+    let url = database.url();
+    End::of(&mut postrider_on(&url, &["init"])).expect(0);
+    // Roles belong to the whole server, which other tests share: names of our own.
+    let role = format!("{} app", database.name());
+    let words = ["init", "--emit-role", &role, "--reader-role", &role];
+    let end = End::of(&mut postrider_on(&url, &words)).expect(0);
+    let version = schema::NEWEST;
+    assert_eq!(end.stderr, format!("already at version {version}; granted rights to {role}\n"));
+    let end = End::of(&mut postrider_on(&url, &words)).expect(0);
+    assert_eq!(end.stderr, format!("already at version {version}: nothing to do\n"));
+    // The same role for something else.
+    let words = ["init", "--json", "--relay-role", &role];
+    let end = End::of(&mut postrider_on(&url, &words)).expect(0);
+    assert_eq!(end.json()["granted"], json!([role]));
+    run(&database, format!(r#"drop owned by "{role}"; drop role "{role}""#)).await;
+}
+
+#[tokio::test]
+async fn who_lacks_a_right_gets_the_statement_that_grants_it() {
+    let database = empty_database().await;
+    let name = database.name();
+    let owner = format!("{name} owner");
+    let guest = format!("{name} guest");
+    run(&database, format!(r#"create role "{guest}" login; create role "{owner}" login"#)).await;
+    let url = database.url_as(&guest.replace(' ', "%20"));
+
+    let end = End::of(&mut postrider_on(&url, &["init"])).expect(1);
+    assert!(end.stderr.contains("may not create a schema in this database"), "{}", end.stderr);
+    let statement = format!(r#"grant create on database {name} to "{guest}";"#);
+    assert!(end.stderr.lines().any(|line| line == statement), "{}", end.stderr);
+    // The roles are there: other tests made them, or this does.
+    End::of(&mut postrider_on(&empty_database().await.url(), &["init"])).expect(0);
+    run(&database, statement).await;
+    End::of(&mut postrider_on(&url, &["init"])).expect(0);
+
+    run(&database, format!(r#"reassign owned by "{guest}" to "{owner}""#)).await;
+    let end = End::of(&mut postrider_on(&url, &["init"])).expect(1);
+    assert!(end.stderr.contains(&format!("which belongs to {owner:?}")), "{}", end.stderr);
+    let statement = format!(r#"grant "{owner}" to "{guest}";"#);
+    assert!(end.stderr.lines().any(|line| line == statement), "{}", end.stderr);
+    run(&database, statement).await;
+    End::of(&mut postrider_on(&url, &["init"])).expect(0);
+    run(
+        &database,
+        format!(r#"reassign owned by "{owner}" to postgres; drop owned by "{guest}"; drop role "{guest}"; drop role "{owner}""#),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_database_without_an_encoding_is_refused() {
+    let beside = empty_database().await;
+    let name = format!("{}_ascii", beside.name());
+    run(
+        &beside,
+        format!(
+            r#"create database "{name}" template template0 encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C'"#
+        ),
+    )
+    .await;
+    let url = beside.url().replace(beside.name(), &name);
+    let end = End::of(&mut postrider_on(&url, &["init"])).expect(1);
+    assert!(end.stderr.contains("SQL_ASCII") && end.stderr.contains("hint: "), "{}", end.stderr);
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    assert_eq!(schema::version(&mut connection).await.unwrap(), None);
+    connection.close().await.unwrap();
+    run(&beside, format!(r#"drop database "{name}""#)).await;
 }
 
 #[tokio::test]

@@ -95,8 +95,25 @@ async fn readers_at_work_are_named_and_only_overruled_when_told() {
     assert!(end.stderr.contains(&name), "{}", end.stderr);
     let end = End::of(&mut postrider_on(&url, &["rebase", "--yes"])).expect(1);
     assert!(end.stderr.contains(&name) && end.stderr.contains("stop them first"), "{}", end.stderr);
+    assert!(end.stderr.contains("rebase --yes --overrule-readers"), "{}", end.stderr);
     End::of(&mut postrider_on(&url, &["rebase", "--yes", "--overrule-readers"])).expect(0);
     End::of(&mut postrider_on(&url, &["rebase"])).expect(0);
+}
+
+#[tokio::test]
+async fn waits_for_open_transactions_as_long_as_told() {
+    let database = delivered().await;
+    let url = database.url();
+    run(&database, "select setval('postrider.seq', 1)").await;
+    let mut writer = database.connect().await.unwrap();
+    sqlx::raw_sql("begin; select postrider.emit('order.paid', '{}', key => 'open')")
+        .execute(&mut writer)
+        .await
+        .unwrap();
+    let end = End::of(&mut postrider_on(&url, &["rebase", "--yes", "--wait", "0"])).expect(1);
+    assert!(end.stderr.contains("do not end") && end.stderr.contains("--wait"), "{}", end.stderr);
+    sqlx::raw_sql("commit").execute(&mut writer).await.unwrap();
+    End::of(&mut postrider_on(&url, &["rebase", "--yes", "--wait", "0"])).expect(0);
 }
 
 #[tokio::test]

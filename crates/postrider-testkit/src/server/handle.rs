@@ -39,6 +39,8 @@ struct Incarnation {
 /// What processes of one run tell each other about a shared server: `<run>/<name>.json`.
 #[derive(Serialize, Deserialize)]
 struct Card {
+    /// Name of its directory in the run's.
+    dir: String,
     process: Process,
     ports: Vec<u16>,
 }
@@ -53,15 +55,20 @@ impl<S: Service> Server<S> {
         if let Ok(card) = fs::read(&path) {
             let card: Card =
                 serde_json::from_slice(&card).with_context(|| format!("reading {}", path.display()))?;
-            let place = Place { dir: run.dir().join(&name), ports: card.ports, user: User::for_servers()? };
+            let place =
+                Place { dir: run.dir().join(card.dir), ports: card.ports, user: User::for_servers()? };
             let life = Incarnation { process: card.process, guardian: None };
             let server = Self { service, place, shared: true, incarnation: Mutex::new(Some(life)) };
             server.ensure_alive()?;
             return Ok(server);
         }
-        let server = Self::first_start(service, run, &name, true)?;
-        let card = Card { process: server.process()?, ports: server.place.ports.clone() };
-        fs::write(&path, serde_json::to_vec(&card)?)?;
+        let dir = unused(run, &name, &service);
+        let server = Self::first_start(service, run, &dir, true)?;
+        let card = Card { dir, process: server.process()?, ports: server.place.ports.clone() };
+        // Renamed into place: whoever is killed here must not leave half a card.
+        let draft = run.dir().join(format!("{name}.json.new"));
+        fs::write(&draft, serde_json::to_vec(&card)?)?;
+        fs::rename(&draft, &path)?;
         Ok(server)
     }
 
@@ -185,7 +192,7 @@ impl<S: Service> Server<S> {
         loop {
             // Looked at first: a guardian that has ended leaves no more to come.
             let ended = guardian.try_wait()?.is_some();
-            if let Some(process) = self.read_pid() {
+            if let Some(process) = read_pid(&self.place.dir) {
                 *slot = Some(Incarnation { process, guardian: Some(guardian) });
                 return Ok(());
             }
@@ -229,10 +236,6 @@ impl<S: Service> Server<S> {
         Ok(())
     }
 
-    fn read_pid(&self) -> Option<Process> {
-        Process::find(fs::read_to_string(self.place.dir.join("server.pid")).ok()?.trim().parse().ok()?)
-    }
-
     fn died(&self, what: &str) -> anyhow::Error {
         let status = fs::read_to_string(self.place.dir.join("exit")).unwrap_or_default();
         let status =
@@ -264,6 +267,28 @@ impl<S: Service> Drop for Server<S> {
         let _ = self.end(self.service.stop().signal);
         let _ = remove(&self.place.dir);
     }
+}
+
+/// The name of a directory for a shared server. It is not the usual one where somebody was killed between making that and writing the
+/// card: their guardian may be at work there still, so nothing in it is touched. It goes away with the run.
+fn unused(run: &Run, name: &str, service: &impl Service) -> String {
+    let mut unused = name.to_owned();
+    for number in 2_u32.. {
+        let dir = run.dir().join(&unused);
+        if !dir.exists() {
+            break;
+        }
+        if let Some(process) = read_pid(&dir) {
+            // Nobody knows of it. Should this fail, it ends with the run.
+            let _ = process.signal(service.stop().signal);
+        }
+        unused = format!("{name}.again-{number}");
+    }
+    unused
+}
+
+fn read_pid(dir: &Path) -> Option<Process> {
+    Process::find(fs::read_to_string(dir.join("server.pid")).ok()?.trim().parse().ok()?)
 }
 
 /// Removes a directory in which a dying process may still write for a moment.

@@ -1,13 +1,16 @@
 //! The shape every server fits into, with a shell script as the server.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use postrider_testkit::{CommandLine, Place, Process, Server, Service, Signal, Stop, StopTarget};
+use postrider_testkit::{CommandLine, Place, Process, Run, Server, Service, Signal, Stop, StopTarget};
 
 struct Script {
+    name: &'static str,
     text: &'static str,
     stop: Stop,
     deadline: Duration,
@@ -16,13 +19,13 @@ struct Script {
 
 impl Script {
     fn new(text: &'static str, stop: Stop) -> Self {
-        Self { text, stop, deadline: Duration::from_mins(1), prepared: AtomicU32::new(0) }
+        Self { name: "script", text, stop, deadline: Duration::from_mins(1), prepared: AtomicU32::new(0) }
     }
 }
 
 impl Service for Script {
     fn name(&self) -> String {
-        "script".to_owned()
+        self.name.to_owned()
     }
 
     fn ports(&self) -> usize {
@@ -92,6 +95,26 @@ fn taken_ports_are_replaced() -> Result<()> {
         touch ready; exec sleep 1000"#;
     let server = Server::private(Script::new(text, Stop::with(Signal::TERM)))?;
     assert_eq!(fs::read_to_string(server.place().dir.join("attempt"))?, "2");
+    Ok(())
+}
+
+/// Somebody was killed after starting a shared server and before telling the others: the next one starts another.
+#[test]
+fn a_server_that_was_never_announced_is_replaced() -> Result<()> {
+    let abandoned = || Script {
+        name: "abandoned",
+        ..Script::new("touch ready; exec sleep 1000", Stop::with(Signal::TERM))
+    };
+    let left = Run::current()?.dir().join("abandoned");
+    fs::create_dir(&left)?;
+    let mut orphan = Command::new("sleep").arg("1000").spawn()?;
+    fs::write(left.join("server.pid"), orphan.id().to_string())?;
+
+    let server = Server::shared(abandoned())?;
+    assert_ne!(server.place().dir, left);
+    assert_eq!(orphan.wait()?.signal(), Some(Signal::TERM.as_raw()), "stopped, since nobody knows of it");
+    let same = Server::shared(abandoned())?;
+    assert_eq!((same.process()?, &same.place().dir), (server.process()?, &server.place().dir));
     Ok(())
 }
 

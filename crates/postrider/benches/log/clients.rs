@@ -1,66 +1,154 @@
 //! Many clients that commit one event each: what the wake-up hint costs them.
+//!
+//! The clients stay connected and take very short turns, each kind as often first as last: a second later the same statement may
+//! run at another speed, and only neighbours can be compared.
 
-use std::io::Write as _;
-use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use postrider_testkit::Database;
 use postrider_testkit::bench::{Bench, Figure, Goal, Pairs};
 use sqlx::postgres::PgListener;
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::task::JoinSet;
 
+use crate::idle::asleep;
 use crate::world::{Running, World, run};
 
-const HINT: &str = "4 emit with 32 clients, reader awake";
+const AWAKE: &str = "4 emit with 32 clients, reader awake";
+const ASLEEP: &str = "4 emit with 32 clients, reader asleep";
 const PLAIN: &str = "4 emit with 32 clients, beside an insert";
 const NOTIFYING: &str = "4 every commit notifies (never so)";
+const SILENT: &str = "emit without the hint";
+
+const CLIENTS: usize = 32;
+/// Hundreds of commits, and over before the machine is in another mood: a second each gave ratios between 0.77 and 1.27 of a
+/// statement with itself.
+const TURN: Duration = Duration::from_millis(150);
+/// Not counted: everybody runs afterwards.
+const WARM_UP: Duration = Duration::from_millis(30);
 
 const PAYLOAD: &str = r#"{"order":7,"customer":"customer-7","total":4711,"currency":"EUR","note":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}"#;
 
 pub(crate) async fn figures(world: &World, bench: &mut Bench) -> Result<()> {
-    if ![HINT, PLAIN, NOTIFYING].iter().any(|figure| bench.wants(figure)) {
+    if ![AWAKE, ASLEEP, PLAIN, NOTIFYING].iter().any(|figure| bench.wants(figure)) {
         return Ok(());
     }
     let database = world.database().await?;
-    let mut connection = database.connect().await?;
-    make_silent_emit(&mut connection).await?;
-    let seconds = bench.size(6, 1);
+    let mut side = database.connect().await?;
+    make_silent_emit(&mut side).await?;
+    let mut clients = Clients::connect(&database).await?;
+    with_a_reader(&database, &mut clients, &mut side, bench).await?;
+    if bench.wants(NOTIFYING) {
+        all_notify(&database, &mut clients, &mut side, bench).await?;
+    }
+    side.close().await?;
+    Ok(())
+}
+
+/// The turns of one repetition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Awake,
+    Silent,
+    SilentAgain,
+    Plain,
+    Asleep,
+}
+
+async fn with_a_reader(
+    database: &Database,
+    clients: &mut Clients,
+    side: &mut PgConnection,
+    bench: &mut Bench,
+) -> Result<()> {
     let (emit, silent, plain) = (emitting("emit"), emitting("emit_silent"), inserting());
-    // Whoever comes first would pay for an empty cache.
-    let mut reader = Running::start(&database, "busy").await?;
-    inserts(&database, &silent, 1).await?;
-    let (mut hint, mut beside, mut notifying) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..bench.size(3, 1) {
-        reader.drain();
-        let awake = inserts(&database, &emit, seconds).await?;
-        ensure!(reader.drain() > 0, "the reader read nothing");
-        let without = inserts(&database, &silent, seconds).await?;
-        let again = inserts(&database, &silent, seconds).await?;
-        hint.push((awake, without, again));
-        if bench.wants(PLAIN) {
-            let plain = inserts(&database, &plain, seconds).await?;
-            beside.push((awake, plain, plain));
+    let mut reader = Running::start(database, "busy").await?;
+    // Whoever comes first would pay for empty caches.
+    for statement in [&emit, &silent, &plain] {
+        clients.rate(statement, Duration::from_secs(1)).await?;
+    }
+    run(side, "checkpoint").await?;
+    let mut kinds = vec![Turn::Awake, Turn::Silent, Turn::SilentAgain];
+    kinds.extend(bench.wants(PLAIN).then_some(Turn::Plain));
+    let (mut awake, mut beside, mut sleeping) = (Vec::new(), Vec::new(), Vec::new());
+    let mut ticket = 0;
+    for repetition in 0..usize::try_from(bench.size(160, 5))? {
+        // Every kind comes first, last and in between equally often, forwards and backwards.
+        let mut turns = kinds.clone();
+        turns.rotate_left(repetition % kinds.len());
+        if repetition / kinds.len() % 2 == 1 {
+            turns.reverse();
         }
-        if bench.wants(NOTIFYING) {
-            reader.stop().await?;
-            notifying.push((all_notify(&database, &mut connection, &emit, seconds).await?, without, again));
-            reader = Running::start(&database, "busy").await?;
+        let mut rates = Vec::new();
+        for turn in &turns {
+            let statement = match turn {
+                Turn::Silent | Turn::SilentAgain => &silent,
+                Turn::Plain => &plain,
+                Turn::Awake | Turn::Asleep => &emit,
+            };
+            reader.drain();
+            rates.push((*turn, clients.rate(statement, WARM_UP).await?));
+            ensure!(reader.drain() > 0, "the reader read nothing");
         }
+        if bench.wants(ASLEEP) && repetition % 4 == 0 {
+            ticket = asleep(side, ticket).await?;
+            // From the first commit on: it is the one that wakes the reader.
+            rates.push((Turn::Asleep, clients.rate(&emit, Duration::ZERO).await?));
+        }
+        let of = |turn: Turn| rates.iter().find(|(of, _)| *of == turn).map(|(_, rate)| *rate);
+        let (without, again) =
+            (of(Turn::Silent).context("no turn")?, of(Turn::SilentAgain).context("no turn")?);
+        let with = of(Turn::Awake).context("no turn")?;
+        awake.push((with, without, again));
+        beside.extend(of(Turn::Plain).map(|plain| (with, plain, plain)));
+        sleeping.extend(of(Turn::Asleep).map(|rate| (rate, without, again)));
     }
     reader.stop().await?;
-    let control = Pairs::of(&hint);
-    let rival = "emit without the hint";
-    bench.add(Figure::paired(HINT, "events/s", rival, &control).goal(Goal::RatioAtLeast(0.98)));
+    let control = Pairs::of(&awake);
+    bench.add(Figure::paired(AWAKE, "events/s", SILENT, &control).goal(Goal::RatioAtLeast(0.98)));
+    if !sleeping.is_empty() {
+        bench.add(Figure::paired(ASLEEP, "events/s", SILENT, &Pairs::of(&sleeping)));
+    }
     if !beside.is_empty() {
         // The control of the first comparison stands for this one too: the same machine in the same minutes.
         let measured = Pairs { noise: control.noise, ..Pairs::of(&beside) };
         bench.add(Figure::paired(PLAIN, "events/s", "plain insert", &measured));
     }
-    if !notifying.is_empty() {
-        bench.add(Figure::paired(NOTIFYING, "events/s", rival, &Pairs::of(&notifying)));
+    Ok(())
+}
+
+/// The frightening example: a ticket that nobody disarms, so that every producer notifies whoever listens.
+async fn all_notify(
+    database: &Database,
+    clients: &mut Clients,
+    side: &mut PgConnection,
+    bench: &mut Bench,
+) -> Result<()> {
+    const ARM: &str = "select setval('postrider.armed', greatest(pg_sequence_last_value('postrider.armed'), pg_sequence_last_value('postrider.disarmed'), 0) + 1),
+                              setval('postrider.armed_until', extract(epoch from clock_timestamp())::bigint + 3600)";
+    const DISARM: &str = "select setval('postrider.disarmed', pg_sequence_last_value('postrider.armed')), setval('postrider.armed_until', 1)";
+    let mut listener = PgListener::connect(&database.url()).await?;
+    listener.listen("postrider").await?;
+    let hearing = tokio::spawn(async move { while listener.recv().await.is_ok() {} });
+    let (emit, silent) = (emitting("emit"), emitting("emit_silent"));
+    let mut measured = Vec::new();
+    for repetition in 0..bench.size(24, 3) {
+        let mut without = Vec::new();
+        let mut notifying = 0.0;
+        for turn in 0..3 {
+            if turn == repetition % 3 {
+                run(side, ARM).await?;
+                notifying = clients.rate(&emit, WARM_UP).await?;
+                run(side, DISARM).await?;
+            } else {
+                without.push(clients.rate(&silent, WARM_UP).await?);
+            }
+        }
+        measured.push((notifying, without[0], without[1]));
     }
-    connection.close().await?;
+    hearing.abort();
+    bench.add(Figure::paired(NOTIFYING, "events/s", SILENT, &Pairs::of(&measured)));
     Ok(())
 }
 
@@ -86,63 +174,61 @@ async fn make_silent_emit(connection: &mut PgConnection) -> Result<()> {
 
 fn emitting(function: &str) -> String {
     format!(
-        "\\set n random(1, 1000000)\nselect postrider.{function}('order.paid', '{PAYLOAD}', key => 'customer-' || :n, tenant => 'tenant-7', entity => 'order-' || :n);\n"
+        "select postrider.{function}('order.paid', '{PAYLOAD}', key => 'customer-' || $1::integer, tenant => 'tenant-7', entity => 'order-' || $1::integer)"
     )
 }
 
 fn inserting() -> String {
     format!(
-        "\\set n random(1, 1000000)\ninsert into postrider.events (slot, lane, id, type, entity, key, tenant, payload) \
-         values (0, hashtextextended(('customer-' || :n) collate \"C\", 0) & 15, gen_random_uuid(), 'order.paid', \
-         'order-' || :n, 'customer-' || :n, 'tenant-7', '{PAYLOAD}');\n"
+        "insert into postrider.events (slot, lane, id, type, entity, key, tenant, payload) \
+         values (0, hashtextextended(('customer-' || $1::integer) collate \"C\", 0) & 15, gen_random_uuid(), 'order.paid', \
+         'order-' || $1::integer, 'customer-' || $1::integer, 'tenant-7', '{PAYLOAD}')"
     )
 }
 
-/// Commits per second of 32 clients.
-async fn inserts(database: &Database, script: &str, seconds: u32) -> Result<f64> {
-    let mut command = database.server().run_as("pgbench")?;
-    command
-        .args(["-n", "-M", "prepared", "-c", "32", "-j", "2", "-f", "-", "-h", "127.0.0.1", "-U", "postgres"])
-        .args(["-T", &seconds.to_string(), "-p", &database.server().port().to_string(), database.name()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let script = script.to_owned();
-    let output = tokio::task::spawn_blocking(move || {
-        let mut child = command.spawn()?;
-        child.stdin.take().context("no stdin")?.write_all(script.as_bytes())?;
-        anyhow::Ok(child.wait_with_output()?)
-    })
-    .await??;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "pgbench failed: {text}{}", String::from_utf8_lossy(&output.stderr));
-    let tps = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
-    tps.with_context(|| format!("pgbench did not say its tps: {text}"))
+/// Clients that stay connected: a backend that has just begun parses and plans for longer than a turn may last.
+struct Clients {
+    connections: Vec<PgConnection>,
 }
 
-/// The frightening example: a ticket that nobody disarms, so that every producer notifies whoever listens.
-async fn all_notify(
-    database: &Database,
-    connection: &mut PgConnection,
-    script: &str,
-    seconds: u32,
-) -> Result<f64> {
-    let mut listener = PgListener::connect(&database.url()).await?;
-    listener.listen("postrider").await?;
-    let hearing = tokio::spawn(async move { while listener.recv().await.is_ok() {} });
-    run(
-        connection,
-        "select setval('postrider.armed', greatest(pg_sequence_last_value('postrider.armed'), pg_sequence_last_value('postrider.disarmed'), 0) + 1),
-                setval('postrider.armed_until', extract(epoch from clock_timestamp())::bigint + 3600)",
-    )
-    .await?;
-    let rate = inserts(database, script, seconds).await;
-    run(
-        connection,
-        "select setval('postrider.disarmed', pg_sequence_last_value('postrider.armed')), setval('postrider.armed_until', 1)",
-    )
-    .await?;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    hearing.abort();
-    rate
+impl Clients {
+    async fn connect(database: &Database) -> Result<Self> {
+        let mut connections = Vec::new();
+        for _ in 0..CLIENTS {
+            connections.push(database.connect().await?);
+        }
+        Ok(Self { connections })
+    }
+
+    /// Commits per second of all clients together, in one turn.
+    async fn rate(&mut self, statement: &str, warm_up: Duration) -> Result<f64> {
+        let counted = Instant::now() + warm_up;
+        let end = counted + TURN;
+        let mut running = JoinSet::new();
+        for mut connection in self.connections.drain(..) {
+            let statement = statement.to_owned();
+            running.spawn(async move {
+                let mut commits = 0_u32;
+                loop {
+                    let customer: i32 = rand::random_range(1..1_000_000);
+                    sqlx::query(AssertSqlSafe(statement.clone()))
+                        .bind(customer)
+                        .execute(&mut connection)
+                        .await?;
+                    let now = Instant::now();
+                    if now >= end {
+                        return anyhow::Ok((connection, commits));
+                    }
+                    commits += u32::from(now >= counted);
+                }
+            });
+        }
+        let mut commits = 0;
+        while let Some(done) = running.join_next().await {
+            let (connection, own) = done??;
+            self.connections.push(connection);
+            commits += own;
+        }
+        Ok(f64::from(commits) / TURN.as_secs_f64())
+    }
 }

@@ -63,7 +63,7 @@ async fn wake_ups(database: &Database, samples: u32) -> Result<Vec<f64>> {
 }
 
 /// Waits until the reader has taken a ticket above `before`, and a little longer; answers the ticket.
-async fn asleep(side: &mut PgConnection, before: i64) -> Result<i64> {
+pub(crate) async fn asleep(side: &mut PgConnection, before: i64) -> Result<i64> {
     for _ in 0..2_000 {
         let (armed, disarmed): (i64, i64) = sqlx::query_as(
             "select coalesce(pg_sequence_last_value('postrider.armed'), 0), coalesce(pg_sequence_last_value('postrider.disarmed'), 0)",

@@ -40,8 +40,8 @@ pub enum Error {
 
     /// Connected to a standby.
     #[error(
-        "this server is a standby (or read-only): the log can only be read on the primary; point the connection at the primary \
-         (target_session_attrs=read-write)"
+        "this server is a standby (or read-only): the log can only be read on the primary; give the primary's own address, or a \
+         name that follows it (a list of hosts with target_session_attrs is not understood here)"
     )]
     NotPrimary,
 
@@ -77,7 +77,8 @@ pub enum Error {
 
     /// A rebase while somebody reads.
     #[error(
-        "readers are at work: {names}; stop them first (one that died is forgotten when its lease has run out, seconds later)"
+        "readers are at work: {names}; stop them first (one that died is forgotten when its lease has run out, seconds later), or \
+         take their lanes away with `postrider rebase --yes --overrule-readers`: what they have in flight is then sent again"
     )]
     ReadersAlive {
         /// Their names.
@@ -86,7 +87,8 @@ pub enum Error {
 
     /// A rebase while transactions that have written events stay open.
     #[error(
-        "these transactions have written events and do not end: {transactions}; end them and run `postrider rebase` again"
+        "these transactions have written events and do not end: {transactions}; end them and run `postrider rebase --yes` again, \
+         with a longer --wait if they need it. Until then no reader can start"
     )]
     WritersOpen {
         /// Virtual transaction and process of each.
@@ -173,6 +175,19 @@ pub enum Error {
         user: String,
         /// What to run.
         statements: String,
+    },
+
+    /// Installing needs a right that this user has not got.
+    #[error("{user:?} {missing}; let {whom} run:\n{statement}")]
+    Rights {
+        /// Who we are.
+        user: String,
+        /// What is missing.
+        missing: String,
+        /// Who can help.
+        whom: String,
+        /// What to run.
+        statement: String,
     },
 
     /// The schema was installed with other lanes.

@@ -14,6 +14,7 @@ mod writers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
@@ -79,6 +80,9 @@ pub enum Alive {
     Overrule,
 }
 
+/// How long transactions that have written events may take to end, unless told otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Says what is wrong and what [`apply`] would do about it. Changes nothing.
 pub async fn plan(connection: &mut PgConnection) -> Result<Plan> {
     let reason = match identity::check(connection).await {
@@ -96,11 +100,20 @@ pub async fn plan(connection: &mut PgConnection) -> Result<Plan> {
 ///
 /// It can be run again after it failed, at whatever point that was.
 pub async fn apply(connection: &mut PgConnection, readers: Alive) -> Result<Applied> {
+    apply_within(connection, readers, PATIENCE).await
+}
+
+/// As [`apply`], but waits for open transactions for so long.
+pub async fn apply_within(
+    connection: &mut PgConnection,
+    readers: Alive,
+    patience: Duration,
+) -> Result<Applied> {
     let numbers = begin(connection, readers).await?;
     // Outside MVCC, at once and for good: from here on no new event has a seq below a cursor. Should the rest fail, the mark
     // that `begin` left is still there to refuse every reader, though the numbers look right.
     let numbers = numbers.move_sequence(connection).await?;
-    writers::wait_until_done(connection).await?;
+    writers::wait_until_done(connection, patience).await?;
     let replica_identities = ReplicaIdentities::set_full(connection).await?;
     let applied = renew(connection, &numbers).await;
     replica_identities.set_back(connection).await?;

@@ -1,7 +1,7 @@
 //! Faults that we survive, by the numbers of the list.
 
 mod frozen;
-mod notify;
+pub(crate) mod notify;
 mod pooler;
 mod tampering;
 mod unsafe_code;

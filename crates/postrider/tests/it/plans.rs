@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use postrider::log::round::READ;
-use postrider::log::session;
+use postrider::log::{Start, ring, session, sink};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -128,6 +128,71 @@ async fn plans_hold_over_a_million_rows_with_uniform_xids() {
 #[tokio::test]
 async fn plans_hold_over_a_million_rows_when_one_xid_has_half() {
     plans_hold(true).await;
+}
+
+/// Events of 500 old transactions in the first slot.
+async fn fill_slot(connection: &mut PgConnection, rows: u32) {
+    let statement = format!(
+        "insert into postrider.events (xid, slot, lane, id, type, key, payload)
+         select (100 + n % 500)::text::xid8, 0, n % 16, '018f0000-0000-7000-8000-000000000000', 'filled', n % 1000, '{{}}'
+         from generate_series(1, {rows}) n"
+    );
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection).await.unwrap();
+    run(connection, "vacuum analyze postrider.events_0").await;
+}
+
+/// The buffers that asking whether a slot is owed touches, and whether every row of the slot was found by a probe of an index.
+async fn asking(connection: &mut PgConnection, statement: &str) -> (i64, bool) {
+    let statement = statement.replace("events_N", "events_0");
+    let explain = format!("explain (analyze, buffers, costs off, timing off, format json) {statement}");
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(connection).await.unwrap();
+    let text: String = sqlx::Row::try_get_unchecked(&rows[0], 0).unwrap();
+    let plan = serde_json::from_str::<Value>(&text).unwrap()[0]["Plan"].take();
+    let scans: Vec<&Value> =
+        nodes(&plan).into_iter().filter(|node| node["Relation Name"] == "events_0").collect();
+    assert!(!scans.is_empty(), "{plan}");
+    let probe = |scan: &&Value| {
+        scan["Node Type"].as_str().is_some_and(|node| node.starts_with("Index"))
+            && scan["Index Cond"].is_string()
+    };
+    (buffers(&plan), scans.iter().all(probe))
+}
+
+/// Whether a slot may be emptied is asked under its lock, so the answer must not cost with what is in the slot.
+#[tokio::test]
+async fn a_slot_is_asked_by_probes_and_not_joined_with_the_cursors() {
+    const HELD: &str = include_str!("../../src/log/sql/held.sql");
+    const JOINED: &str = "with newest as materialized (select * from postrider.cursors)
+        select distinct c.sink from newest c join postrider.events_N e on e.lane = c.lane
+        where e.seq > c.position or not pg_visible_in_snapshot(e.xid, c.snapshot)";
+    let database = database().await;
+    let mut connection = session::connect(&options(&database)).await.unwrap();
+    let mut open = database.connect().await.unwrap();
+    fill_slot(&mut connection, 20_000).await;
+    // A writer that every snapshot knows as running.
+    run(&mut open, "begin; select pg_current_xact_id()").await;
+    for sink in 0..5 {
+        sink::open(&mut connection, &format!("sink {sink}"), Start::Now).await.unwrap();
+    }
+    let (small, probed) = asking(&mut connection, HELD).await;
+    assert!(probed);
+    assert_eq!(ring::owed(&mut connection, 0).await.unwrap(), [""; 0]);
+
+    // Ten times as many rows, all of them delivered.
+    fill_slot(&mut connection, 180_000).await;
+    run(
+        &mut connection,
+        "update postrider.progress set positions = array_fill(200000::bigint, array[16]),
+            snapshots = array[pg_current_snapshot()], bounds = array_fill(pg_snapshot_xmax(pg_current_snapshot()), array[16])",
+    )
+    .await;
+    let (large, probed) = asking(&mut connection, HELD).await;
+    assert!(probed);
+    assert_eq!(ring::owed(&mut connection, 0).await.unwrap(), [""; 0]);
+    assert!(large <= 2 * small, "{small} buffers for a slot of 20,000 rows, {large} for 200,000");
+
+    let (joined, probed) = asking(&mut connection, JOINED).await;
+    assert!(!probed && joined > 10 * large, "joined {joined} buffers, by probes {large}");
 }
 
 /// A large transaction that is still open is not walked in every round.

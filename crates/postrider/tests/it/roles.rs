@@ -34,9 +34,8 @@ fn callers(function: &str) -> Option<[bool; 4]> {
     Some(match function {
         "emit" | "emit_many" | "set_context" | "emitted" => [true, false, true, false],
         "lanes" | "max_payload" | "schema_version" => [true; 4],
-        "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "join_headers" | "ring_bell" => {
-            [false; 4]
-        }
+        "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
+        | "checked_context" | "join_headers" | "ring_bell" => [false; 4],
         _ => return None,
     })
 }

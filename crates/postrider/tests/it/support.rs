@@ -7,7 +7,7 @@ use postrider::schema::{self, Install};
 use postrider_testkit::{
     Database, PostgresServer, Process, Settings, Signal, Template, Version, postgres, postgres_with,
 };
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{Connection, PgConnection};
 
 /// Long enough for anything that is going to happen at all on a busy machine.
@@ -91,6 +91,19 @@ pub async fn emit(connection: &mut PgConnection, event_type: &str, key: &str) {
 /// Runs statements that need no answer.
 pub async fn run(connection: &mut PgConnection, statements: &'static str) {
     sqlx::raw_sql(statements).execute(connection).await.unwrap();
+}
+
+/// What arrives on the channel before a last word of our own, which is sent after everything else.
+pub async fn heard(listener: &mut PgListener, connection: &mut PgConnection) -> Vec<String> {
+    run(connection, "notify postrider, 'last word'").await;
+    let mut heard = Vec::new();
+    loop {
+        let notification = tokio::time::timeout(PATIENCE, listener.recv()).await.unwrap().unwrap();
+        if notification.payload() == "last word" {
+            return heard;
+        }
+        heard.push(notification.payload().to_owned());
+    }
 }
 
 /// A server of one's own on which nobody flushes the WAL of an asynchronous commit: its WAL writer is frozen.

@@ -6,8 +6,6 @@ use sqlx::PgConnection;
 
 use crate::log::error::{Error, Result};
 
-/// How long they may take to end.
-const PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(20);
 
 /// In every transaction that wrote an event a lock on its table stands until the end.
@@ -19,9 +17,9 @@ const OPEN: &str = "select l.virtualtransaction || coalesce(' (process ' || l.pi
     group by l.virtualtransaction, l.pid";
 
 /// Waits for those that are open now. They are not blocked, and neither is anybody else.
-pub(super) async fn wait_until_done(connection: &mut PgConnection) -> Result<()> {
+pub(super) async fn wait_until_done(connection: &mut PgConnection, patience: Duration) -> Result<()> {
     let mut before: Vec<String> = sqlx::query_scalar(OPEN).fetch_all(&mut *connection).await?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     while !before.is_empty() {
         if Instant::now() > deadline {
             return Err(Error::WritersOpen { transactions: before.join(", ") });

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// A ticket is out and somebody listens: a reader of this database sleeps, or is about to.
-const ASLEEP: &str = "select coalesce(pg_sequence_last_value('postrider.armed') > coalesce(pg_sequence_last_value('postrider.disarmed'), 0), false)
+pub(crate) const ASLEEP: &str = "select coalesce(pg_sequence_last_value('postrider.armed') > coalesce(pg_sequence_last_value('postrider.disarmed'), 0), false)
     and exists (select from pg_stat_activity where datname = current_database() and application_name = 'postrider (listening)'
                 and state = 'idle' and query ilike 'listen %')";
 

@@ -34,6 +34,22 @@ async fn a_context_ends_with_its_transaction_and_gives_way_to_headers() -> Resul
     Ok(())
 }
 
+/// A null takes an entry out; one inside an entry is part of its value.
+#[tokio::test]
+async fn only_a_null_entry_is_taken_out() -> Result<()> {
+    let database = support::database().await;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    let nested = json!({"id": null, "parent": {"id": null}, "list": [null]});
+    Context::new().set("initiator", "user-7").set("trace", nested.clone()).apply(&mut tx).await?;
+    Context::new().set("initiator", None::<i64>).set("nobody", None::<i64>).apply(&mut tx).await?;
+    emit(&mut tx, &event("a", 1)).await?;
+    emit(&mut tx, &event("b", 1).header("own", json!({"x": null}))).await?;
+    let headers: Vec<Value> = emitted(&mut tx).await?.into_iter().map(|event| json!(event.headers)).collect();
+    assert_eq!(headers, [json!({"trace": nested}), json!({"trace": nested, "own": {"x": null}})]);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_scope_restores_the_context_whatever_happens() -> Result<()> {
     let database = support::database().await;

@@ -1,5 +1,7 @@
 //! A rebase among writers that go on, one that is cut off, and one that a reader does not expect.
 
+use std::time::Duration;
+
 use postrider::log::Error;
 use postrider::log::rebase::{self, Alive, Applied};
 use postrider_testkit::Database;
@@ -53,6 +55,26 @@ async fn waits_for_open_writers_and_blocks_nobody() {
     for event in ["open", "open.2", "meanwhile"] {
         assert_eq!(found.get(event), Some(&1), "{event}");
     }
+}
+
+/// A transaction that does not end is named, and nothing is decided over its head.
+#[tokio::test]
+async fn gives_up_on_a_writer_that_does_not_end() {
+    let (database, past, mut writer) = with_an_open_writer().await;
+    let mut other = database.connect().await.unwrap();
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut writer).await.unwrap();
+    let patience = Duration::from_millis(50);
+    let error = rebase::apply_within(&mut other, Alive::Refuse, patience).await.unwrap_err();
+    assert!(matches!(error, Error::WritersOpen { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("(process {pid})")), "{error}");
+    assert_refused(&database, "a rebase was begun and has not ended").await;
+
+    run(&mut writer, "commit").await;
+    rebase::apply_within(&mut other, Alive::Refuse, patience).await.unwrap();
+    assert_eq!(read_all(&database, "test").await.get("open"), Some(&1));
+    let found = read_all(&database, "idle").await;
+    assert_eq!(found.len(), past.emitted.len() + 1);
+    assert!(found.values().all(|times| *times == 1));
 }
 
 #[tokio::test]

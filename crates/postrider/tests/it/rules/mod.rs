@@ -7,6 +7,7 @@ mod durable;
 mod reading;
 mod ring;
 mod settling;
+mod waking;
 mod writing;
 
 use std::collections::BTreeMap;

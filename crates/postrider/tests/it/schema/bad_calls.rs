@@ -2,7 +2,7 @@
 
 use postrider::schema::{self, Install};
 use postrider_testkit::{Database, Version};
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{count_events, fails};
 use crate::support::{database_of, run};
@@ -102,6 +102,27 @@ const EMIT: &[Case] = &[
         "payload is 1001 bytes",
         "object store",
     ),
+    case(
+        "emit('t', '{}', headers => format('{\"h\":\"%s\"}', repeat('x', 65536)))",
+        "54000",
+        "'t' is over a limit",
+        "headers, with the context of the transaction, are 65544 bytes long, 65536 are allowed",
+        "belongs in its payload",
+    ),
+    case(
+        "emit('t', '{}'::json, headers => json_build_object('h', repeat('x', 65536)))",
+        "54000",
+        "over a limit",
+        "65536 are allowed",
+        "payload",
+    ),
+    case(
+        "emit('t', '{}'::jsonb, headers => jsonb_build_object('h', repeat('x', 65536)))",
+        "54000",
+        "over a limit",
+        "65536 are allowed",
+        "payload",
+    ),
 ];
 
 const EMIT_MANY: &[Case] = &[
@@ -154,19 +175,155 @@ const EMIT_MANY: &[Case] = &[
         "JSON array",
         "leave headers out",
     ),
+    case(
+        "emit_many(json_build_array(json_build_object('type', 'a', 'payload', 1),
+            json_build_object('type', 'b', 'payload', 1, 'headers', json_build_object('h', repeat('x', 65536)))))",
+        "54000",
+        "'b' is over a limit (event 2 of emit_many)",
+        "65536 are allowed",
+        "payload",
+    ),
+    // JSON that no text can hold: in a payload, in a field, in the name of one, deep inside.
+    case(
+        r#"emit_many('[{"type": "a", "payload": 1}, {"type": "b", "payload": "\u0000"}]')"#,
+        "22P05",
+        "event 2 of emit_many contains an escape",
+        "\\u0000",
+        "by itself",
+    ),
+    case(
+        r#"emit_many('[{"type": "a", "payload": 1, "key": "\u0000"}]'::json)"#,
+        "22P05",
+        "event 1 of emit_many contains an escape",
+        "\\u0000",
+        "by itself",
+    ),
+    case(
+        r#"emit_many('[{"type": "a", "payload": {"\u0000": [{"x": 1}]}}]')"#,
+        "22P05",
+        "event 1 of",
+        "\\u0000",
+        "by itself",
+    ),
+    case(
+        r#"emit_many('[{"type": "a", "payload": 1}, {"type": "b", "payload": ["\ud83d"]}]')"#,
+        "22P02",
+        "event 2 of emit_many contains an escape",
+        "surrogate",
+        "by itself",
+    ),
+    case(
+        r#"emit_many('[{"type": "a", "payload": 1, "headers": {"h": "\ude00"}}]')"#,
+        "22P02",
+        "event 1 of emit_many contains an escape",
+        "surrogate",
+        "by itself",
+    ),
 ];
+
+/// Under a context: calls, and contexts that somebody has set by hand.
+const IN_CONTEXT: &[(&str, Case)] = &[
+    (
+        r#"{"initiator": "u"}"#,
+        case(
+            r#"emit('t', '{}', headers => '{"h": "\u0000"}')"#,
+            "22P05",
+            "headers of event 't' cannot be joined with the context",
+            "\\u0000",
+            "fit into jsonb",
+        ),
+    ),
+    (
+        r#"{"initiator": "u"}"#,
+        case(
+            r#"emit('t', '{}'::json, headers => '{"h": 1e999999}'::json)"#,
+            "22003",
+            "headers of event 't' cannot be joined with the context",
+            "",
+            "fit into jsonb",
+        ),
+    ),
+    (
+        r#"{"initiator": "u"}"#,
+        case(
+            "emit_many(json_build_array(json_build_object('type', 't', 'payload', 1, 'headers', '{\"h\": 1e999999}'::json)))",
+            "22003",
+            "headers of event 't' cannot be joined with the context",
+            "",
+            "fit into jsonb",
+        ),
+    ),
+    (
+        r#"{"initiator": "u"}"#,
+        case(
+            "emit('t', '{}', headers => '[1]')",
+            "22023",
+            "must be a JSON object",
+            "JSON array",
+            "leave headers out",
+        ),
+    ),
+    (
+        r#"{"initiator": "u"}"#,
+        case(
+            r#"emit_many('[{"type": "t", "payload": 1, "headers": [1]}]')"#,
+            "22023",
+            "must be a JSON object (event 1 of emit_many)",
+            "JSON array",
+            "leave headers out",
+        ),
+    ),
+    ("[1]", NO_OBJECT),
+    ("[1]", case("emit('t', '{}', headers => '{}')", "22023", NO_CONTEXT, "is a JSON array", "set_context")),
+    ("[1]", case("emit('t', '{}'::jsonb)", "22023", NO_CONTEXT, "is a JSON array", "set_context")),
+    (
+        "[1]",
+        case(
+            "emit_many('[{\"type\": \"t\", \"payload\": 1}]')",
+            "22023",
+            NO_CONTEXT,
+            "is a JSON array",
+            "set_context",
+        ),
+    ),
+    (
+        "[1]",
+        case("set_context('a', 'b')", "22023", NO_CONTEXT, "is a JSON array", "set postrider.context = ''"),
+    ),
+    ("null", case("emit('t', '{}')", "22023", NO_CONTEXT, "is a JSON null", "set_context")),
+    (
+        "nope",
+        case("emit('t', '{}')", "22023", NO_CONTEXT, "is not JSON: Token \"nope\" is invalid", "set_context"),
+    ),
+    ("{nope", case("emit('t', '{}', headers => '{}')", "22023", NO_CONTEXT, "is not JSON", "set_context")),
+    ("{nope", case("emit_many('[]')", "22023", NO_CONTEXT, "is not JSON", "set_context")),
+    ("{nope", case("set_context('a', 'b')", "22023", NO_CONTEXT, "is not JSON", "set_context")),
+    (
+        r#"{"a": "\u0000"}"#,
+        case("emit('t', '{}'::json)", "22023", NO_CONTEXT, "is not JSON: \\u0000", "set_context"),
+    ),
+];
+const NO_CONTEXT: &str = "the context of this transaction is not a JSON object";
+const NO_OBJECT: Case = case("emit('t', '{}')", "22023", NO_CONTEXT, "is a JSON array", "set_context");
+
+impl Case {
+    async fn is_refused(&self, connection: &mut PgConnection, version: Version) {
+        let Self { call, code, message, detail, hint } = self;
+        let said = fails(connection, &format!("select postrider.{call}")).await;
+        assert_eq!(said.code, *code, "{version}: {call}: {}", said.message);
+        assert!(said.message.starts_with("postrider: "), "{version}: {call}: {}", said.message);
+        assert!(said.message.contains(message), "{version}: {call}: {}", said.message);
+        assert!(said.detail.contains(detail), "{version}: {call}: {}", said.detail);
+        assert!(said.detail.contains("Nothing was written."), "{version}: {call}: {}", said.detail);
+        assert!(said.hint.contains(hint), "{version}: {call}: {}", said.hint);
+    }
+}
 
 async fn refuses(cases: &[Case]) {
     for version in VERSIONS {
         let (_database, mut connection) = with_small_payloads(version).await;
-        for Case { call, code, message, detail, hint } in cases {
-            let said = fails(&mut connection, &format!("select postrider.{call}")).await;
-            assert_eq!(said.code, *code, "{version}: {call}: {}", said.message);
-            assert!(said.message.starts_with("postrider: "), "{version}: {call}: {}", said.message);
-            assert!(said.message.contains(message), "{version}: {call}: {}", said.message);
-            assert!(said.detail.contains(detail), "{version}: {call}: {}", said.detail);
-            assert!(said.detail.contains("Nothing was written."), "{version}: {call}: {}", said.detail);
-            assert!(said.hint.contains(hint), "{version}: {call}: {}", said.hint);
+        for case in cases {
+            case.is_refused(&mut connection, version).await;
         }
         assert_eq!(count_events(&mut connection).await, 0, "{version}");
     }
@@ -180,6 +337,54 @@ async fn emit_refuses() {
 #[tokio::test]
 async fn emit_many_refuses() {
     refuses(EMIT_MANY).await;
+}
+
+/// A context set by hand, past `set_context`, may be anything; it must neither become headers nor an error nobody understands.
+#[tokio::test]
+async fn a_bad_context_is_refused() {
+    for version in VERSIONS {
+        let (_database, mut connection) = with_small_payloads(version).await;
+        for (context, case) in IN_CONTEXT {
+            run(&mut connection, "begin").await;
+            sqlx::query("select set_config('postrider.context', $1, true)")
+                .bind(context)
+                .execute(&mut connection)
+                .await
+                .unwrap();
+            case.is_refused(&mut connection, version).await;
+            run(&mut connection, "rollback").await;
+        }
+        // As somebody would write it, and the way out.
+        run(&mut connection, "begin; set local postrider.context = '[1]'; savepoint s").await;
+        NO_OBJECT.is_refused(&mut connection, version).await;
+        run(&mut connection, "rollback to s; set local postrider.context = ''").await;
+        run(&mut connection, "select postrider.emit('t', '{}'); rollback").await;
+        assert_eq!(count_events(&mut connection).await, 0, "{version}");
+    }
+}
+
+/// The limit of headers counts what the context adds.
+#[tokio::test]
+async fn headers_and_context_have_one_limit() {
+    const LARGE: &str = "set_context('large', repeat('x', 40000))";
+    for version in VERSIONS {
+        let (_database, mut connection) = with_small_payloads(version).await;
+        for call in [
+            "emit('t', '{}', headers => format('{\"h\":\"%s\"}', repeat('x', 40000)))",
+            "emit_many(json_build_array(json_build_object('type', 't', 'payload', 1, 'headers', json_build_object('h', repeat('x', 40000)))))",
+        ] {
+            let alone = format!(
+                "begin; select postrider.{call}; select postrider.{LARGE}; select postrider.emit('t', '{{}}'); rollback"
+            );
+            sqlx::raw_sql(AssertSqlSafe(alone)).execute(&mut connection).await.unwrap();
+            let said =
+                fails(&mut connection, &format!("begin; select postrider.{LARGE}; select postrider.{call}"))
+                    .await;
+            assert_eq!(said.code, "54000", "{version}: {call}: {}", said.message);
+            assert!(said.detail.contains("65536 are allowed"), "{version}: {call}: {}", said.detail);
+            run(&mut connection, "rollback").await;
+        }
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use postrider_testkit::{Database, Version};
 use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-use crate::support::{PATIENCE, database_of, run};
+use crate::support::{database_of, heard, run};
 
 /// A reader sleeps: its ticket can be seen for a minute.
 async fn arm(connection: &mut PgConnection) {
@@ -23,19 +23,6 @@ async fn application(database: &Database) -> (String, PgConnection) {
         .unwrap();
     let connection = PgConnection::connect(&database.url_as(&role)).await.unwrap();
     (role, connection)
-}
-
-/// What arrives on the channel before a last word of our own, which is sent after everything else.
-async fn heard(listener: &mut PgListener, connection: &mut PgConnection) -> Vec<String> {
-    run(connection, "notify postrider, 'last word'").await;
-    let mut heard = Vec::new();
-    loop {
-        let notification = tokio::time::timeout(PATIENCE, listener.recv()).await.unwrap().unwrap();
-        if notification.payload() == "last word" {
-            return heard;
-        }
-        heard.push(notification.payload().to_owned());
-    }
 }
 
 #[tokio::test]
