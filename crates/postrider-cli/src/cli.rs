@@ -4,7 +4,7 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{init, rebase, sql};
+use crate::commands::{config, init, rebase, sql};
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
 use crate::output;
@@ -36,6 +36,7 @@ enum Command {
     Init(init::Init),
     Sql(sql::Sql),
     Rebase(rebase::Rebase),
+    Config(config::Configuration),
 }
 
 /// Everything from the arguments to the exit status.
@@ -64,6 +65,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Command::Init(command) => command.run(cli.json).await,
             Command::Sql(command) => command.run(cli.json),
             Command::Rebase(command) => command.run(cli.json).await,
+            Command::Config(command) => command.run(cli.json).await,
         }
     })
 }

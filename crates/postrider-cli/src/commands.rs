@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub(crate) mod config;
 pub(crate) mod init;
 pub(crate) mod rebase;
 pub(crate) mod schema;

@@ -72,48 +72,48 @@ pub(crate) struct Target {
 impl Target {
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
-        let options = self.options()?.application_name("postrider");
-        let place = describe(&options);
-        match tokio::time::timeout(PATIENCE, options.connect()).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => {
-                let exit = Exit::of_connecting(&error);
-                Err(Failure::new(
-                    exit,
-                    anyhow::Error::new(error).context(format!("cannot connect to {place}")),
-                ))
-            }
-            Err(_) => Err(Failure::new(
-                Exit::Unavailable,
-                anyhow::anyhow!("cannot connect to {place}: no answer within {} seconds", PATIENCE.as_secs()),
-            )),
-        }
+        open(options(self.database.as_deref())?.application_name("postrider")).await
     }
+}
 
-    fn options(&self) -> Result<PgConnectOptions, Failure> {
-        check_variables()?;
-        if let Some(url) = &self.database {
-            let (url, ignored) = checked(url)?;
-            for name in ignored {
-                output::say(&format!(
-                    "note: the connection parameter {name} is not supported and has no effect"
-                ));
-            }
-            return url
-                .parse()
-                .context(
-                    "the database URL cannot be read; in a user name or password, write @ : / ? # and % as %40 %3A %2F %3F %23 and %25",
-                )
-                .map_err(|error| Failure::new(Exit::Configuration, error));
+/// Opens a connection, or says where to it could not be opened.
+pub(crate) async fn open(options: PgConnectOptions) -> Result<PgConnection, Failure> {
+    let place = describe(&options);
+    match tokio::time::timeout(PATIENCE, options.connect()).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(error)) => {
+            let exit = Exit::of_connecting(&error);
+            Err(Failure::new(exit, anyhow::Error::new(error).context(format!("cannot connect to {place}"))))
         }
-        if VARIABLES.iter().all(|name| env::var_os(name).is_none()) {
-            return Err(Failure::configuration(
-                "no database is given: set DATABASE_URL, pass --database postgres://USER@HOST:PORT/NAME, or set PGHOST, PGDATABASE and \
-                 so on as for psql",
-            ));
-        }
-        Ok(PgConnectOptions::new())
+        Err(_) => Err(Failure::new(
+            Exit::Unavailable,
+            anyhow::anyhow!("cannot connect to {place}: no answer within {} seconds", PATIENCE.as_secs()),
+        )),
     }
+}
+
+/// What a URL says, or without one the variables of libpq.
+pub(crate) fn options(url: Option<&str>) -> Result<PgConnectOptions, Failure> {
+    check_variables()?;
+    if let Some(url) = url {
+        let (url, ignored) = checked(url)?;
+        for name in ignored {
+            output::say(&format!("note: the connection parameter {name} is not supported and has no effect"));
+        }
+        return url
+            .parse()
+            .context(
+                "the database URL cannot be read; in a user name or password, write @ : / ? # and % as %40 %3A %2F %3F %23 and %25",
+            )
+            .map_err(|error| Failure::new(Exit::Configuration, error));
+    }
+    if VARIABLES.iter().all(|name| env::var_os(name).is_none()) {
+        return Err(Failure::configuration(
+            "no database is given: set DATABASE_URL, pass --database postgres://USER@HOST:PORT/NAME, or set PGHOST, PGDATABASE and \
+             so on as for psql",
+        ));
+    }
+    Ok(PgConnectOptions::new())
 }
 
 /// sqlx takes its default where one of these cannot be read: another server, or no encryption.

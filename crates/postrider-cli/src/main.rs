@@ -4,6 +4,7 @@
 mod bytes;
 mod cli;
 mod commands;
+mod config;
 mod connect;
 mod exit;
 mod failure;

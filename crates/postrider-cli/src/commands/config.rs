@@ -1,0 +1,157 @@
+//! `postrider config`: what the configuration says, whether it is right, and what it may say.
+
+use clap::{Args, Subcommand};
+use postrider::schema;
+use serde_json::json;
+use sqlx::Connection as _;
+
+use crate::config::{self, Depth, Examined, Finding, Overrides, Source};
+use crate::connect;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output;
+
+/// Check, show and describe the configuration
+#[derive(Args)]
+pub(crate) struct Configuration {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Check(Check),
+    Show(Show),
+    Schema(Schema),
+}
+
+/// Find what is wrong, all at once, with lines
+///
+/// Ends with 0 if nothing is wrong, else with 78.
+#[derive(Args)]
+#[command(after_long_help = "\
+Examples:
+  postrider config check                              before a deployment, where its variables are set
+  postrider config check --depth syntax               in a build, where they are not
+  postrider config check --depth environment --json   on the machine that will run it")]
+struct Check {
+    #[command(flatten)]
+    source: Source,
+
+    /// How far to look; each includes the ones before it
+    #[arg(long, value_enum, default_value_t = Depth::References)]
+    depth: Depth,
+}
+
+/// Print every value that is in effect, and where it is from
+///
+/// Passwords are not shown, nor the texts that variables and files put in: they stand as they are written in the file.
+#[derive(Args)]
+struct Show {
+    #[command(flatten)]
+    source: Source,
+
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+/// Print the JSON Schema of the file, for editors
+#[derive(Args)]
+#[command(after_long_help = "\
+Example:
+  postrider config schema > postrider.schema.json
+  and as the first line of postrider.yaml:  # yaml-language-server: $schema=postrider.schema.json")]
+struct Schema {}
+
+impl Configuration {
+    pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
+        match self.command {
+            Command::Check(command) => command.run(json).await,
+            Command::Show(command) => command.run(json),
+            Command::Schema(Schema {}) => {
+                output::data(&format!("{:#}\n", config::schema()))?;
+                Ok(Exit::Fine)
+            }
+        }
+    }
+}
+
+impl Check {
+    async fn run(self, json: bool) -> Result<Exit, Failure> {
+        let examined = config::examine(&self.source, &Overrides::default(), self.depth)?;
+        let mut findings = Vec::new();
+        if self.depth >= Depth::References {
+            folders(&examined, &mut findings);
+        }
+        if self.depth >= Depth::Environment {
+            environment(&examined, &mut findings).await;
+        }
+        let report = examined.report_with(findings);
+        let file = self.source.file().map(|path| path.display().to_string());
+        if json {
+            output::json(&json!({ "file": file, "findings": report.json() }))?;
+        }
+        if !report.is_empty() {
+            if json {
+                return Ok(Exit::Configuration);
+            }
+            return Err(Failure::new(Exit::Configuration, report));
+        }
+        match file {
+            Some(file) => output::say(&format!("{file} is fine")),
+            None => output::say("there is no postrider.yaml here; what is set without one is fine"),
+        }
+        Ok(Exit::Fine)
+    }
+}
+
+/// Where files are to be written there has to be a folder.
+fn folders(examined: &Examined, findings: &mut Vec<Finding>) {
+    let Some(config) = &examined.config else { return };
+    for sink in &config.relay.sinks {
+        let _ = (sink, &mut *findings);
+    }
+}
+
+/// What has to answer answers.
+async fn environment(examined: &Examined, findings: &mut Vec<Finding>) {
+    let Some(config) = &examined.config else { return };
+    if let Err(failure) = database(config).await {
+        let message = failure.to_string();
+        findings.push(examined.finding(&["database"], message.trim_start_matches("error: ").to_owned()));
+    }
+    for sink in &config.relay.sinks {
+        let opened = match sink.target.open().await {
+            Ok(opened) => opened.close().await,
+            Err(unavailable) => Err(unavailable),
+        };
+        if let Err(unavailable) = opened {
+            let message =
+                format!("the sink `{}` cannot be opened: {unavailable}: {}", sink.name, unavailable.source);
+            findings.push(examined.finding(&["sinks", &sink.name, sink.target.kind()], message));
+        }
+    }
+}
+
+async fn database(config: &config::Config) -> Result<(), Failure> {
+    let mut connection = connect::open(config.relay.database.clone()).await?;
+    schema::check_version(&mut connection).await?;
+    let _ = connection.close().await;
+    Ok(())
+}
+
+impl Show {
+    fn run(self, json: bool) -> Result<Exit, Failure> {
+        let examined = config::examine(&self.source, &self.overrides, Depth::References)?;
+        if !examined.report.is_empty() {
+            return Err(Failure::new(Exit::Configuration, examined.report));
+        }
+        let shown = examined.show();
+        if json {
+            output::json(&shown.json())?;
+        } else {
+            output::data(&shown.yaml())?;
+        }
+        Ok(Exit::Fine)
+    }
+}

@@ -1,0 +1,336 @@
+//! The file as it may be written: every key with its type, its default and its description.
+//!
+//! The descriptions here are what `docs/configuration.md`, the reference file and the JSON Schema are made from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use postrider_relay::settings::{LogSettings, RelaySettings};
+use postrider_relay::units::{Size, Span};
+use postrider_relay::{EnvelopeKind, Ordering};
+use schemars::JsonSchema;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
+use sqlx::postgres::PgConnectOptions;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::as_text::as_text;
+use super::sinks::Sink;
+
+/// The configuration of Postrider
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct File {
+    /// The database with the log, on its primary, as `postgres://USER:PASSWORD@HOST:PORT/NAME`. Without it `DATABASE_URL` is taken,
+    /// then `PGHOST`, `PGDATABASE` and so on as by psql.
+    #[schemars(extend("writeOnly" = true))]
+    pub(crate) database: Option<String>,
+    /// How the log is read and kept.
+    pub(crate) log: Log,
+    /// The process that carries events.
+    pub(crate) relay: Relay,
+    /// When a delay is worth an alarm.
+    pub(crate) alerts: Alerts,
+    /// Where events go: under a name of your choice, one kind of sink and how it is fed. The log knows a sink by this name.
+    // Read apart, because a sink has one key that is its kind: see `sinks`.
+    #[serde(deserialize_with = "read_apart")]
+    pub(crate) sinks: BTreeMap<String, Sink>,
+    /// Metrics and health.
+    pub(crate) http: Http,
+    /// What the relay says about its work, on standard error.
+    pub(crate) logs: Logs,
+}
+
+fn read_apart<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Sink>, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| BTreeMap::new())
+}
+
+/// How the log is read and kept.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Log {
+    /// Every delivered event stays at least this long. Undelivered ones stay until they are delivered.
+    pub(crate) retention: Span,
+    /// The current slot of the ring is also closed beyond this size, if another one is free.
+    pub(crate) max_slot_size: Option<Size>,
+    /// A relay that is silent for so long loses its lanes to another.
+    pub(crate) lease: Span,
+    /// The pauses when there is nothing to read.
+    pub(crate) idle: Idle,
+    /// Whether producers are asked to wake the relay.
+    pub(crate) hint: Hint,
+    /// How often the log is checked and the ring turned.
+    pub(crate) sweep: Span,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        let LogSettings { retention, max_slot_size, lease, idle: (min, max), sweep, .. } =
+            LogSettings::default();
+        Self {
+            retention: Span(retention),
+            max_slot_size: max_slot_size.map(Size),
+            lease: Span(lease),
+            idle: Idle { min: Span(min), max: Span(max) },
+            hint: Hint::default(),
+            sweep: Span(sweep),
+        }
+    }
+}
+
+/// The pauses when there is nothing to read.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Idle {
+    /// The first pause.
+    pub(crate) min: Span,
+    /// The longest pause: pauses grow up to it while nothing comes.
+    pub(crate) max: Span,
+}
+
+impl Default for Idle {
+    fn default() -> Self {
+        Log::default().idle
+    }
+}
+
+/// Whether producers are asked to wake the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Hint {
+    /// Yes, unless `max_prepared_transactions` is above 0: a transaction that has notified cannot be prepared.
+    #[default]
+    Auto,
+    /// Yes, whatever the server's settings are.
+    Force,
+    /// No: polling alone.
+    Off,
+}
+
+impl From<Hint> for postrider::log::Hint {
+    fn from(hint: Hint) -> Self {
+        match hint {
+            Hint::Auto => Self::Auto,
+            Hint::Force => Self::Force,
+            Hint::Off => Self::Off,
+        }
+    }
+}
+
+/// The process that carries events.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Relay {
+    /// Shown to operators as the holder of its lanes. Without it: `relay` and the number of the process.
+    pub(crate) name: Option<String>,
+    /// Above this much resident memory buffers shrink, then the relay drains and ends, for its supervisor to start it again.
+    pub(crate) memory_limit: Size,
+    /// How long draining may take when the relay is told to stop.
+    pub(crate) drain: Span,
+    /// Connections that all sinks share for parking and retrying. Reading takes two more per sink.
+    pub(crate) connections: u32,
+}
+
+impl Default for Relay {
+    fn default() -> Self {
+        let RelaySettings { memory_limit, drain, connections, .. } =
+            RelaySettings::new(PgConnectOptions::new_without_pgpass(), Vec::new());
+        Self { name: None, memory_limit: Size(memory_limit), drain: Span(drain), connections }
+    }
+}
+
+/// When a delay is worth an alarm.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Alerts {
+    /// A sink whose oldest waiting event is older is called late.
+    pub(crate) lag: Span,
+    /// An event that waits longer is called stuck.
+    pub(crate) stuck: Span,
+}
+
+impl Default for Alerts {
+    fn default() -> Self {
+        Self { lag: Span(Duration::from_secs(5)), stuck: Span(Duration::from_mins(5)) }
+    }
+}
+
+/// How a sink is fed, whatever its kind.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Feed {
+    /// Where a sink begins that the log does not know yet: with what commits from now on, with the oldest event that the log still
+    /// has, or with the events from a time on.
+    pub(crate) start: Start,
+    /// What a refused event does to later ones of its key.
+    pub(crate) ordering: Ordering,
+    /// The form in which events leave.
+    pub(crate) envelope: EnvelopeKind,
+    /// The `source` of a `CloudEvent` and the like: which database this is, in your words.
+    pub(crate) source: String,
+    /// A jq expression; only events for which it is true are delivered.
+    pub(crate) filter: Option<String>,
+    /// A jq expression whose value becomes the payload.
+    pub(crate) transform: Option<String>,
+    /// A routing template. Without it the sink's own default is taken.
+    pub(crate) route: Option<String>,
+    /// When a refused event is tried again.
+    pub(crate) retry: Retry,
+    /// The most events sent and not yet settled: the bound on duplicates per crash.
+    pub(crate) max_in_flight: u32,
+    /// The most events in one delivery. If it is not set, it is never above `max_in_flight`.
+    pub(crate) max_batch: u32,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        // `SinkSettings::new` has the same, but needs a target, and a build may have none. A test compares the two.
+        Self {
+            start: Start::Now,
+            ordering: Ordering::default(),
+            envelope: EnvelopeKind::default(),
+            source: "postrider".to_owned(),
+            filter: None,
+            transform: None,
+            route: None,
+            retry: Retry::default(),
+            max_in_flight: 1000,
+            max_batch: 500,
+        }
+    }
+}
+
+/// When a refused event is tried again.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Retry {
+    /// After so many the event is dead: kept, and not tried again until somebody says so.
+    pub(crate) max_attempts: u32,
+    /// The pause after the first refusal.
+    pub(crate) first: Span,
+    /// Each pause is so many times the one before.
+    pub(crate) factor: f64,
+    /// No pause is longer.
+    pub(crate) max: Span,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        let postrider_relay::Retry { max_attempts, first, factor, max } = postrider_relay::Retry::default();
+        Self { max_attempts, first: Span(first), factor, max: Span(max) }
+    }
+}
+
+/// Metrics and health.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Http {
+    /// The address that serves `/metrics`, `/livez`, `/readyz` and `/healthz`; `off` for none.
+    pub(crate) listen: Listen,
+}
+
+/// What the relay says about its work.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Logs {
+    /// For people or for machines.
+    pub(crate) format: Format,
+    /// What is worth a line: `error`, `warn`, `info`, `debug` or `trace`, also per module, such as `info,postrider_relay=debug`.
+    pub(crate) level: String,
+}
+
+impl Default for Logs {
+    fn default() -> Self {
+        Self { format: Format::Text, level: "info".to_owned() }
+    }
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    /// One line of text each.
+    #[default]
+    Text,
+    /// One JSON object each.
+    Json,
+}
+
+/// Where a new sink begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    Now,
+    Earliest,
+    At(OffsetDateTime),
+}
+
+impl FromStr for Start {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "now" => Ok(Self::Now),
+            "earliest" => Ok(Self::Earliest),
+            text => OffsetDateTime::parse(text, &Rfc3339).map(Self::At).map_err(|_| {
+                format!("{text:?} is neither now, earliest nor a time such as 2026-01-31T12:00:00Z")
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now => f.write_str("now"),
+            Self::Earliest => f.write_str("earliest"),
+            Self::At(time) => f.write_str(&time.format(&Rfc3339).map_err(|_| fmt::Error)?),
+        }
+    }
+}
+
+as_text!(Start, {
+    "anyOf": [{ "enum": ["now", "earliest"] }, { "type": "string", "format": "date-time" }]
+});
+
+/// Where HTTP is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listen {
+    Off,
+    On(SocketAddr),
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self::On(SocketAddr::from((Ipv4Addr::LOCALHOST, 9185)))
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            text => text.parse().map(Self::On).map_err(|_| {
+                format!(
+                    "{text:?} is neither an address with a port, such as 127.0.0.1:9185 or [::]:9185, nor off"
+                )
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::On(address) => address.fmt(f),
+        }
+    }
+}
+
+as_text!(Listen, { "type": "string", "pattern": "^(off|.+:[0-9]+)$" });
