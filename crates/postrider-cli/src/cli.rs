@@ -2,11 +2,11 @@
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 use crate::commands::{init, rebase, sql};
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
+use crate::logging::{self, Format};
 use crate::output;
 
 /// Carries every change committed in PostgreSQL to everyone who must hear of it
@@ -26,6 +26,18 @@ struct Cli {
     /// Print the result as JSON on standard output
     #[arg(long, global = true, display_order = 100)]
     json: bool,
+
+    /// How the log on standard error is written
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT",
+        env = "POSTRIDER_LOG_FORMAT",
+        display_order = 101
+    )]
+    log_format: Format,
 
     #[command(subcommand)]
     command: Command,
@@ -54,7 +66,7 @@ pub(crate) fn main() -> Exit {
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
-    start_logging()?;
+    logging::start(cli.log_format, "warn")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -80,18 +92,6 @@ fn refuse(error: &clap::Error) -> Exit {
             Exit::Usage
         }
     }
-}
-
-fn start_logging() -> Result<(), Failure> {
-    const VARIABLE: &str = "POSTRIDER_LOG";
-    let directives = std::env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
-    let filter = EnvFilter::try_new(directives).map_err(|error| {
-        let error = anyhow::Error::new(error)
-            .context(format!("the variable {VARIABLE} must be a filter, such as info or postrider=debug"));
-        Failure::new(Exit::Configuration, error)
-    })?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,6 +7,11 @@ mod commands;
 mod connect;
 mod exit;
 mod failure;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "until `run` serves it"))]
+mod http;
+mod logging;
+#[expect(dead_code, reason = "until `run` tells its supervisor")]
+mod notify;
 mod output;
 
 use std::process::ExitCode;
