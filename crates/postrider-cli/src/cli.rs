@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{init, rebase, sql};
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
-use crate::logging::{self, Format};
+use crate::logging;
 use crate::output;
 
 /// Carries every change committed in PostgreSQL to everyone who must hear of it
@@ -26,18 +26,6 @@ struct Cli {
     /// Print the result as JSON on standard output
     #[arg(long, global = true, display_order = 100)]
     json: bool,
-
-    /// How the log on standard error is written
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value_t,
-        value_name = "FORMAT",
-        env = "POSTRIDER_LOG_FORMAT",
-        display_order = 101
-    )]
-    log_format: Format,
 
     #[command(subcommand)]
     command: Command,
@@ -66,7 +54,7 @@ pub(crate) fn main() -> Exit {
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
-    logging::start(cli.log_format, "warn")?;
+    logging::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
