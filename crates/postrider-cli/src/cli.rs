@@ -2,11 +2,11 @@
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 use crate::commands::{config, init, rebase, sql};
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
+use crate::logging;
 use crate::output;
 
 /// Carries every change committed in PostgreSQL to everyone who must hear of it
@@ -55,7 +55,7 @@ pub(crate) fn main() -> Exit {
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
-    start_logging()?;
+    logging::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -82,18 +82,6 @@ fn refuse(error: &clap::Error) -> Exit {
             Exit::Usage
         }
     }
-}
-
-fn start_logging() -> Result<(), Failure> {
-    const VARIABLE: &str = "POSTRIDER_LOG";
-    let directives = std::env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
-    let filter = EnvFilter::try_new(directives).map_err(|error| {
-        let error = anyhow::Error::new(error)
-            .context(format!("the variable {VARIABLE} must be a filter, such as info or postrider=debug"));
-        Failure::new(Exit::Configuration, error)
-    })?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    Ok(())
 }
 
 #[cfg(test)]

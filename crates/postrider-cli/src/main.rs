@@ -8,6 +8,12 @@ mod config;
 mod connect;
 mod exit;
 mod failure;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "until `run` serves it"))]
+mod http;
+#[expect(dead_code, reason = "until `run` sets it from the configuration")]
+mod logging;
+#[expect(dead_code, reason = "until `run` tells its supervisor")]
+mod notify;
 mod output;
 
 use std::process::ExitCode;

@@ -1,0 +1,97 @@
+//! What the relay shows over HTTP: `/metrics`, `/livez`, `/readyz`, `/healthz`.
+//!
+//! [`start_counting`] comes first in `run`: what a sink counts before it goes nowhere. Then [`serve`].
+
+mod catalogue;
+mod database;
+mod health;
+mod metrics;
+mod process;
+mod recorder;
+mod server;
+mod text;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use postrider_relay::SinkStatus;
+use sqlx::postgres::PgConnectOptions;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use database::Database;
+pub(crate) use health::is_alive;
+pub(crate) use recorder::start_counting;
+
+/// What the sinks of this relay are doing, asked at each request.
+pub(crate) type Status = Arc<dyn Fn() -> Vec<SinkStatus> + Send + Sync>;
+
+/// What the server needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Loopback unless somebody says otherwise: there is no login here.
+    pub(crate) listen: SocketAddr,
+    /// How long the log keeps delivered events: says when the ring should have turned.
+    pub(crate) retention: Duration,
+}
+
+/// The server at work.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    /// Where it listens; tells the port if the settings said 0.
+    pub(crate) address: SocketAddr,
+    /// Ends after `shutdown`.
+    pub(crate) task: JoinHandle<()>,
+}
+
+/// Listens, and answers until `shutdown` resolves. `database` is asked over a connection of its own.
+pub(crate) async fn serve(
+    settings: Settings,
+    status: Status,
+    database: PgConnectOptions,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<Serving, Failure> {
+    let wanted = settings.listen;
+    let refused = || {
+        format!("cannot listen on {wanted}; set http.listen to an address of this machine and a free port")
+    };
+    let listener = TcpListener::bind(wanted)
+        .await
+        .with_context(refused)
+        .map_err(|e| Failure::new(Exit::Configuration, e))?;
+    let address =
+        listener.local_addr().with_context(refused).map_err(|e| Failure::new(Exit::Configuration, e))?;
+    let shown = Shown { status, database: Arc::new(Database::new(&database)), retention: settings.retention };
+    let task = tokio::spawn(server::run(listener, router(shown), shutdown));
+    Ok(Serving { address, task })
+}
+
+/// What the answers are made from.
+#[derive(Clone)]
+struct Shown {
+    status: Status,
+    database: Arc<Database>,
+    retention: Duration,
+}
+
+fn router(shown: Shown) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics::metrics))
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(health::readyz))
+        .route("/healthz", get(health::healthz))
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, "there are /metrics, /livez, /readyz and /healthz?verbose\n")
+        })
+        .with_state(shown)
+}
+
+#[cfg(test)]
+mod tests;
