@@ -3,7 +3,7 @@
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use crate::commands::{config, init, rebase, sql};
+use crate::commands::{config, init, rebase, run, sql};
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
 use crate::logging;
@@ -34,6 +34,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Init(init::Init),
+    Run(run::Run),
     Sql(sql::Sql),
     Rebase(rebase::Rebase),
     Config(config::Configuration),
@@ -56,13 +57,15 @@ pub(crate) fn main() -> Exit {
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
     logging::start()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(Exit::Failed, error))?;
+    let mut runtime = match cli.command {
+        Command::Run(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = runtime.enable_all().build().map_err(|error| Failure::new(Exit::Failed, error))?;
     runtime.block_on(async {
         match cli.command {
             Command::Init(command) => command.run(cli.json).await,
+            Command::Run(command) => command.run().await,
             Command::Sql(command) => command.run(cli.json),
             Command::Rebase(command) => command.run(cli.json).await,
             Command::Config(command) => command.run(cli.json).await,

@@ -8,11 +8,8 @@ mod config;
 mod connect;
 mod exit;
 mod failure;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "until `run` serves it"))]
 mod http;
-#[expect(dead_code, reason = "until `run` sets it from the configuration")]
 mod logging;
-#[expect(dead_code, reason = "until `run` tells its supervisor")]
 mod notify;
 mod output;
 

@@ -54,6 +54,11 @@ impl Supervisor {
         self.tell(&format!("STATUS={}", line.replace('\n', " ")));
     }
 
+    /// Whether somebody wants to hear regularly that we are alive.
+    pub(crate) fn has_watchdog(&self) -> bool {
+        self.watchdog.is_some() && self.socket.is_some()
+    }
+
     /// Reports for ever, twice as often as asked, as long as `is_alive`. Never ends; returns at once if nobody asked.
     pub(crate) async fn keep_watchdog(&self, is_alive: impl Fn() -> bool) {
         let Some(every) = self.watchdog.filter(|_| self.socket.is_some()) else { return };

@@ -1,7 +1,7 @@
 //! A relay: one pipeline per sink, started and stopped together, in a service of its own or inside yours.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use postrider::log::{self, BatchBytes};
@@ -84,6 +84,8 @@ pub struct Relay {
     pool: PgPool,
     batch_bytes: BatchBytes,
     sinks: BTreeMap<String, Running>,
+    /// What is shown of each sink, also to those who asked before a reload.
+    faces: Arc<RwLock<Vec<Face>>>,
 }
 
 impl Relay {
@@ -93,10 +95,12 @@ impl Relay {
         let prepared = prepare(&settings)?;
         let settings = Arc::new(settings);
         let pool = pool(&settings);
-        let mut relay = Self { settings, pool, batch_bytes: BatchBytes::default(), sinks: BTreeMap::new() };
+        let (sinks, faces) = (BTreeMap::new(), Arc::default());
+        let mut relay = Self { settings, pool, batch_bytes: BatchBytes::default(), sinks, faces };
         for (sink, preparer) in prepared {
             relay.launch(sink, preparer);
         }
+        relay.show();
         Ok(relay)
     }
 
@@ -117,10 +121,15 @@ impl Relay {
         self.sinks.values().map(|sink| sink.face.status()).collect()
     }
 
-    /// A way to ask for the status that outlives a borrow of the relay. A reload is seen through it only after asking again.
+    /// A way to ask for the status that outlives a borrow of the relay.
     pub fn watcher(&self) -> impl Fn() -> Vec<SinkStatus> + Send + Sync + 'static {
-        let faces: Vec<Face> = self.sinks.values().map(|sink| sink.face.clone()).collect();
-        move || faces.iter().map(Face::status).collect()
+        let faces = Arc::clone(&self.faces);
+        move || faces.read().unwrap_or_else(PoisonError::into_inner).iter().map(Face::status).collect()
+    }
+
+    fn show(&self) {
+        let faces = self.sinks.values().map(|sink| sink.face.clone()).collect();
+        *self.faces.write().unwrap_or_else(PoisonError::into_inner) = faces;
     }
 
     /// Takes over new settings, all or nothing: sinks that are new start, those that are gone or changed are drained, the others go on.
@@ -147,6 +156,7 @@ impl Relay {
                 self.launch(sink, preparer);
             }
         }
+        self.show();
         Ok(())
     }
 

@@ -1,0 +1,157 @@
+//! `postrider run`: carries events until it is told to stop.
+
+mod once;
+mod signals;
+
+use std::sync::Arc;
+
+use clap::Args;
+use postrider_relay::units::Span;
+use postrider_relay::{Relay, RelayError, RelaySettings};
+use tokio::sync::oneshot;
+
+use self::signals::{Signal, Signals};
+use crate::config::{self, Config, Overrides, Source};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::http::{self, Serving};
+use crate::logging;
+use crate::notify::Supervisor;
+
+/// Carry events to the sinks until told to stop
+///
+/// Any number of relays may run with the same configuration: they share the lanes among each other, and when one dies the others take
+/// over. SIGTERM and Ctrl-C settle what was sent and hand the lanes back; a second one stops at once. SIGHUP reads the configuration
+/// again: it is taken as a whole or not at all.
+#[derive(Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    source: Source,
+
+    #[command(flatten)]
+    overrides: Overrides,
+
+    /// Deliver what is committed now, and end
+    #[arg(long)]
+    once: bool,
+
+    /// With --once: how long a sink or the database may be unavailable before that is the end (exit status 69)
+    #[arg(long, value_name = "DURATION", default_value = "10s", requires = "once")]
+    patience: Span,
+}
+
+impl Run {
+    pub(crate) async fn run(self) -> Result<Exit, Failure> {
+        let config = config::load(&self.source, &self.overrides)?;
+        set_logs(&config)?;
+        state(&config.relay);
+        if self.once {
+            return once::run(config, self.patience.0).await;
+        }
+        // Before anything that takes time: a signal from here on is an orderly end.
+        let mut signals = Signals::listen()?;
+        http::start_counting();
+        let mut relay = Relay::start(config.relay.clone()).map_err(failure)?;
+        let (close, closed) = oneshot::channel::<()>();
+        let serving = self.serve(&config, &relay, closed).await?;
+        let supervisor = Supervisor::from_env();
+        supervisor.ready();
+        let watcher = relay.watcher();
+        let ended = loop {
+            let signal = tokio::select! {
+                signal = signals.next() => signal,
+                error = relay.ended() => break Some(error),
+                () = supervisor.keep_watchdog(|| http::is_alive(&watcher())), if supervisor.has_watchdog() => continue,
+            };
+            match signal {
+                Signal::Stop => break None,
+                Signal::Reload => {
+                    supervisor.reloading();
+                    self.reload(&mut relay).await;
+                    supervisor.ready();
+                }
+            }
+        };
+        supervisor.stopping();
+        tokio::select! {
+            () = relay.stop() => {}
+            () = signals.second() => return Ok(Exit::Failed),
+        }
+        drop(close);
+        if let Some(Serving { task, .. }) = serving {
+            let _ = task.await;
+        }
+        match ended {
+            None => Ok(Exit::Fine),
+            Some(error) => Err(failure(error)),
+        }
+    }
+
+    async fn serve(
+        &self,
+        config: &Config,
+        relay: &Relay,
+        closed: oneshot::Receiver<()>,
+    ) -> Result<Option<Serving>, Failure> {
+        let Some(http) = config.http else { return Ok(None) };
+        let settings = http::Settings { listen: http.listen, retention: config.relay.log.retention };
+        let closed = async move { drop(closed.await) };
+        let serving =
+            http::serve(settings, Arc::new(relay.watcher()), config.relay.database.clone(), closed).await?;
+        tracing::info!(address = %serving.address, "metrics and health are served");
+        Ok(Some(serving))
+    }
+
+    /// All or nothing: what cannot be taken is reported, and everything goes on as before.
+    async fn reload(&self, relay: &mut Relay) {
+        let taken = match config::load(&self.source, &self.overrides) {
+            Ok(config) => match set_logs(&config) {
+                Ok(()) => relay.reload(config.relay).await.map_err(failure),
+                Err(failure) => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        };
+        match taken {
+            Ok(()) => {
+                tracing::info!("the new configuration is in effect (a new http.listen takes a restart)");
+            }
+            Err(failure) => {
+                tracing::error!("the new configuration is not taken, the old one stays in effect: {failure}");
+            }
+        }
+    }
+}
+
+fn set_logs(config: &Config) -> Result<(), Failure> {
+    let format = match config.logs.format {
+        config::Format::Text => logging::Format::Text,
+        config::Format::Json => logging::Format::Json,
+    };
+    logging::set(format, &config.logs.level)
+}
+
+/// What an operator wants to see in the first lines.
+fn state(settings: &RelaySettings) {
+    /// Reading, settling, listening.
+    const PER_SINK: usize = 3;
+    let sinks: Vec<String> =
+        settings.sinks.iter().map(|sink| format!("{} ({})", sink.name, sink.target.kind())).collect();
+    let connections = settings.sinks.len() * PER_SINK + settings.connections as usize;
+    tracing::info!(
+        relay = settings.name,
+        sinks = sinks.join(", "),
+        connections,
+        memory_limit = settings.memory_limit,
+        "starting; so many connections to the database at most"
+    );
+}
+
+fn failure(error: RelayError) -> Failure {
+    match error {
+        RelayError::Log(error) => error.into(),
+        error @ (RelayError::Sink { .. } | RelayError::SameName { .. }) => {
+            Failure::new(Exit::Configuration, error)
+        }
+        error => Failure::new(Exit::Failed, error),
+    }
+}

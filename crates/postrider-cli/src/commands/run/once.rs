@@ -1,0 +1,94 @@
+//! `postrider run --once`: what is committed now, for people with cron.
+
+use std::time::{Duration, Instant};
+
+use postrider_relay::{Relay, SinkStatus, State};
+use sqlx::{ConnectOptions as _, PgConnection};
+
+use super::failure;
+use super::signals::Signals;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+const STEP: Duration = Duration::from_millis(20);
+
+/// Delivers everything that is committed when it starts.
+pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Failure> {
+    let mut signals = Signals::listen()?;
+    let unavailable = |error| Failure::new(Exit::of_connecting(&error), error);
+    let mut connection = config.relay.database.connect().await.map_err(unavailable)?;
+    let (goal, lanes) = goal(&mut connection).await?;
+    let mut relay = Relay::start(config.relay).map_err(failure)?;
+    let watcher = relay.watcher();
+    let work = async {
+        let mut trouble: Option<Instant> = None;
+        loop {
+            let sinks = watcher();
+            let mut waiting = Vec::new();
+            for sink in &sinks {
+                if !is_done(sink, goal, lanes) && !is_done_by_others(&mut connection, sink).await? {
+                    waiting.push(sink.clone());
+                }
+            }
+            if waiting.is_empty() {
+                return Ok(Exit::Fine);
+            }
+            match waiting.iter().find_map(reason) {
+                Some(reason) if trouble.get_or_insert_with(Instant::now).elapsed() > patience => {
+                    return Err(Failure::new(Exit::Unavailable, anyhow::Error::msg(reason)));
+                }
+                Some(_) => {}
+                None => trouble = None,
+            }
+            tokio::time::sleep(STEP).await;
+        }
+    };
+    let ended = tokio::select! {
+        ended = work => ended,
+        error = relay.ended() => Err(failure(error)),
+        _ = signals.next() => Ok(Exit::Failed),
+    };
+    relay.stop().await;
+    ended
+}
+
+/// How far the log goes now, and how many lanes it has.
+async fn goal(connection: &mut PgConnection) -> Result<(i64, usize), Failure> {
+    let failed = |error: sqlx::Error| Failure::from(postrider::log::Error::from(error));
+    postrider::schema::check_version(connection).await?;
+    let (goal, lanes): (i64, i32) =
+        sqlx::query_as("select coalesce(pg_sequence_last_value('postrider.seq'), 0), postrider.lanes()")
+            .fetch_one(connection)
+            .await
+            .map_err(failed)?;
+    Ok((goal, usize::try_from(lanes).unwrap_or_default()))
+}
+
+/// This relay holds every lane and has settled as far as the log went.
+fn is_done(sink: &SinkStatus, goal: i64, lanes: usize) -> bool {
+    sink.lanes.len() == lanes && sink.settled_position.is_some_and(|position| position >= goal)
+}
+
+/// Others hold lanes of it: then only the database knows.
+async fn is_done_by_others(connection: &mut PgConnection, sink: &SinkStatus) -> Result<bool, Failure> {
+    if sink.state == State::Starting {
+        return Ok(false);
+    }
+    let nothing_waits =
+        sqlx::query_scalar("select count(*) > 0 and sum(events) = 0 from postrider.backlog where sink = $1")
+            .bind(&sink.name)
+            .fetch_one(connection)
+            .await;
+    nothing_waits.map_err(|error| postrider::log::Error::from(error).into())
+}
+
+fn reason(sink: &SinkStatus) -> Option<String> {
+    match &sink.state {
+        State::Waiting { reason, .. } | State::Disconnected { reason } | State::Failed { reason } => {
+            Some(format!("sink {:?}: {reason}", sink.name))
+        }
+        State::Paused => Some(format!("sink {:?} is paused", sink.name)),
+        _ => None,
+    }
+}

@@ -1,0 +1,45 @@
+//! What the outside tells a running relay.
+
+use tokio::signal::unix::{self, SignalKind};
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// What was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// SIGTERM or Ctrl-C.
+    Stop,
+    /// SIGHUP.
+    Reload,
+}
+
+pub(super) struct Signals {
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+    hangup: unix::Signal,
+}
+
+impl Signals {
+    pub(super) fn listen() -> Result<Self, Failure> {
+        let listen = |kind| unix::signal(kind).map_err(|error| Failure::new(Exit::Failed, error));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    pub(super) async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => Signal::Stop,
+            _ = self.interrupt.recv() => Signal::Stop,
+            _ = self.hangup.recv() => Signal::Reload,
+        }
+    }
+
+    /// Another one that says stop.
+    pub(super) async fn second(&mut self) {
+        while self.next().await != Signal::Stop {}
+    }
+}
