@@ -1,8 +1,13 @@
 //! Carries the events of a Postrider log to its sinks: at least once, in order per key, one pipeline per sink.
 #![forbid(unsafe_code)]
 
+mod envelope;
+mod envelopes;
+mod jq;
+mod json;
 pub mod policy;
 pub mod prepare;
+mod route;
 pub mod settings;
 pub mod sink;
 pub mod sinks;
@@ -10,6 +15,7 @@ pub mod status;
 pub mod telemetry;
 pub mod units;
 
+pub use prepare::{PrepareError, Prepared, Preparer};
 pub use settings::{EnvelopeKind, LogSettings, Ordering, RelaySettings, Retry, SinkSettings};
-pub use sink::{Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable, UnavailableKind};
+pub use sink::{EventId, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable, UnavailableKind};
 pub use status::{SinkStatus, State};
