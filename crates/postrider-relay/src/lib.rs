@@ -1,12 +1,17 @@
 //! Carries the events of a Postrider log to its sinks: at least once, in order per key, one pipeline per sink.
 #![forbid(unsafe_code)]
 
+mod envelope;
+mod envelopes;
 mod face;
+mod jq;
+mod json;
 mod memory;
 mod pipeline;
 pub mod policy;
 pub mod prepare;
 mod relay;
+mod route;
 pub mod settings;
 pub mod sink;
 pub mod sinks;
@@ -14,7 +19,8 @@ pub mod status;
 pub mod telemetry;
 pub mod units;
 
+pub use prepare::{PrepareError, Prepared, Preparer};
 pub use relay::{Relay, RelayError};
 pub use settings::{EnvelopeKind, LogSettings, Ordering, RelaySettings, Retry, SinkSettings};
-pub use sink::{Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable, UnavailableKind};
+pub use sink::{EventId, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable, UnavailableKind};
 pub use status::{SinkStatus, State};

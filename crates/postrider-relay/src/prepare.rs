@@ -2,8 +2,13 @@
 
 use postrider::log::Record;
 
+use crate::envelope::{self, Envelope, Event};
+use crate::jq::{Jq, Verdict};
+use crate::json;
+use crate::route::Template;
 use crate::settings::SinkSettings;
-use crate::sink::{Message, Refusal};
+use crate::sink::{EventId, Message, Refusal, RefusalKind};
+use crate::sinks::Target;
 
 /// What became of a record.
 #[derive(Debug)]
@@ -17,24 +22,101 @@ pub enum Prepared<'a> {
 }
 
 /// Everything that is compiled once per sink.
-pub struct Preparer {}
+pub struct Preparer {
+    jq: Option<Jq>,
+    route: Option<Template>,
+    envelope: Box<dyn Envelope>,
+    target: Target,
+}
 
 impl Preparer {
     /// Compiles the expressions and templates of a sink.
-    pub fn new(_settings: &SinkSettings) -> Result<Self, PrepareError> {
-        Ok(Self {})
+    pub fn new(settings: &SinkSettings) -> Result<Self, PrepareError> {
+        let target = settings.target.clone();
+        let route = match settings.route.as_deref() {
+            Some(_) if !target.has_destinations() => {
+                let kind = target.kind();
+                return Err(PrepareError {
+                    key: "route",
+                    message: format!("a {kind} sink has one destination, itself; take the route out"),
+                });
+            }
+            Some(route) => Some(route),
+            None => Some(target.default_route()).filter(|route| !route.is_empty()),
+        };
+        Ok(Self {
+            jq: Jq::new(settings.filter.as_deref(), settings.transform.as_deref())?,
+            route: route.map(Template::parse).transpose()?,
+            envelope: envelope::envelope(settings.envelope, &settings.source)?,
+            target,
+        })
     }
 
-    /// Makes a message of a record.
+    /// Makes a message of a record. With a `filter` or `transform` it waits for another thread, a few microseconds as a rule and at
+    /// most a few seconds for an expression that does not end; [`Preparer::prepare_all`] waits once for many records.
     pub fn prepare<'a>(&mut self, record: &'a Record) -> Prepared<'a> {
+        match &mut self.jq {
+            None => self.finish(record, &record.payload),
+            Some(jq) => {
+                let verdict = jq.judge([record]).pop().unwrap_or(Verdict::Drop);
+                self.conclude(record, verdict)
+            }
+        }
+    }
+
+    /// Makes messages of records, one answer for each, in order. An expression that fails, or does not end, fails its event alone.
+    pub fn prepare_all<'a>(&mut self, records: &[&'a Record]) -> Vec<Prepared<'a>> {
+        let Some(jq) = &mut self.jq else {
+            return records.iter().map(|record| self.finish(record, &record.payload)).collect();
+        };
+        let verdicts = jq.judge(records.iter().copied());
+        records.iter().zip(verdicts).map(|(record, verdict)| self.conclude(record, verdict)).collect()
+    }
+
+    /// Whether [`Preparer::prepare`] waits for another thread. An engine with other work on its own thread may want to know.
+    pub fn waits(&self) -> bool {
+        self.jq.is_some()
+    }
+
+    fn conclude<'a>(&self, record: &'a Record, verdict: Verdict) -> Prepared<'a> {
+        match verdict {
+            Verdict::Keep => self.finish(record, &record.payload),
+            Verdict::Replace(payload) => self.finish(record, &payload),
+            Verdict::Drop => Prepared::Filtered,
+            Verdict::Fail(reason) => Prepared::Refused(Refusal { kind: RefusalKind::Transform, reason }),
+        }
+    }
+
+    fn finish<'a>(&self, record: &'a Record, payload: &str) -> Prepared<'a> {
+        let refused = |kind, reason| Prepared::Refused(Refusal { kind, reason });
+        if !json::looks_like_json(payload) {
+            return refused(RefusalKind::Envelope, "the payload is no JSON".to_owned());
+        }
+        let destination = match self.route.as_ref().map(|route| self.destination(route, record, payload)) {
+            None => String::new(),
+            Some(Ok(name)) => name,
+            Some(Err(reason)) => return refused(RefusalKind::Route, reason),
+        };
+        let id = EventId::of(record);
+        let event = Event { record, id, payload };
+        if let Some(objection) = self.envelope.objection(&event) {
+            return refused(RefusalKind::Envelope, objection.to_owned());
+        }
+        let mut body = Vec::with_capacity(event.expected_size());
+        self.envelope.write(&event, &mut body);
         Prepared::Send(Message {
             record,
-            id: record.source_id.clone().unwrap_or_else(|| record.id.to_string()),
-            destination: String::new(),
-            content_type: "application/json",
-            headers: Vec::new(),
-            body: record.payload.clone().into_bytes(),
+            id,
+            destination,
+            content_type: self.envelope.content_type(),
+            headers: self.envelope.headers(&event),
+            body,
         })
+    }
+
+    fn destination(&self, route: &Template, record: &Record, payload: &str) -> Result<String, String> {
+        let name = route.render(record, payload)?;
+        self.target.check_destination(&name).map(|()| name)
     }
 }
 
@@ -42,7 +124,7 @@ impl Preparer {
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct PrepareError {
-    /// `filter`, `transform` or `route`.
+    /// `filter`, `transform`, `route` or `source`.
     pub key: &'static str,
     /// What is wrong with it, and where.
     pub message: String,

@@ -7,6 +7,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use postrider::log::Record;
+use uuid::Uuid;
+
+use crate::json;
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -43,7 +46,7 @@ pub struct Message<'a> {
     /// As it stands in the log.
     pub record: &'a Record,
     /// The id that leaves: the record's `source_id`, else its `id`.
-    pub id: String,
+    pub id: EventId<'a>,
     /// What the sink's routing template rendered (a routing key, topic, subject, stream); empty where the sink has none.
     pub destination: String,
     /// Of the body.
@@ -52,6 +55,49 @@ pub struct Message<'a> {
     pub headers: Vec<(String, String)>,
     /// The bytes to send.
     pub body: Vec<u8>,
+}
+
+/// The id that leaves. It displays as the text that consumers see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventId<'a> {
+    /// The log's own.
+    Own(Uuid),
+    /// The one that the consumers of an adopted outbox table already know.
+    Source(&'a str),
+}
+
+impl<'a> EventId<'a> {
+    /// Of this record.
+    pub fn of(record: &'a Record) -> Self {
+        record.source_id.as_deref().map_or(Self::Own(record.id), Self::Source)
+    }
+
+    /// Whether there is nothing in it, which only an adopted table can bring about.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Source(""))
+    }
+
+    /// Appends it as a JSON string.
+    pub(crate) fn push_json(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Own(id) => {
+                let mut text = Uuid::encode_buffer();
+                out.push(b'"');
+                out.extend_from_slice(id.hyphenated().encode_lower(&mut text).as_bytes());
+                out.push(b'"');
+            }
+            Self::Source(id) => json::push_string(out, id),
+        }
+    }
+}
+
+impl fmt::Display for EventId<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(id) => id.fmt(f),
+            Self::Source(id) => f.write_str(id),
+        }
+    }
 }
 
 /// What became of a batch: one outcome for each event, in order, and why the rest was not sent.

@@ -6,8 +6,17 @@ use serde::{Deserialize, Serialize};
 use crate::sink::{Sink, Unavailable};
 
 mod custom;
+#[cfg(any(feature = "file", feature = "stdout"))]
+mod hand;
+#[cfg(any(feature = "file", feature = "stdout"))]
+mod lines;
+
+#[cfg(feature = "file")]
+pub mod file;
 #[cfg(feature = "null")]
 pub mod null;
+#[cfg(feature = "stdout")]
+pub mod stdout;
 
 pub use custom::Custom;
 
@@ -16,30 +25,58 @@ pub use custom::Custom;
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Target {
+    /// Lines of JSON at the end of a file.
+    #[cfg(feature = "file")]
+    File(file::FileConfig),
     /// Builds every message and drops it: for measuring.
     #[cfg(feature = "null")]
     Null(null::NullConfig),
     /// A sink of your own, in a program that embeds the relay.
     #[serde(skip)]
     Custom(Custom),
+    /// Lines of JSON on the standard output.
+    #[cfg(feature = "stdout")]
+    Stdout(stdout::StdoutConfig),
 }
 
 impl Target {
     /// What it is called in the configuration.
     pub fn kind(&self) -> &'static str {
         match self {
+            #[cfg(feature = "file")]
+            Self::File(_) => "file",
             #[cfg(feature = "null")]
             Self::Null(_) => "null",
             Self::Custom(custom) => custom.kind(),
+            #[cfg(feature = "stdout")]
+            Self::Stdout(_) => "stdout",
         }
     }
 
     /// Opens it.
     pub async fn open(&self) -> Result<Box<dyn Sink>, Unavailable> {
         match self {
+            #[cfg(feature = "file")]
+            Self::File(config) => Ok(Box::new(file::FileSink::open(config.clone()).await?)),
             #[cfg(feature = "null")]
             Self::Null(_) => Ok(Box::new(null::Null)),
             Self::Custom(custom) => custom.open().await,
+            #[cfg(feature = "stdout")]
+            Self::Stdout(_) => Ok(Box::new(stdout::Stdout::open()?)),
+        }
+    }
+
+    /// Whether it has destinations that a routing template can name.
+    pub fn has_destinations(&self) -> bool {
+        match self {
+            #[cfg(feature = "file")]
+            Self::File(_) => false,
+            Self::Custom(_) => true,
+            // Drops whatever it is given, and so can measure a template too.
+            #[cfg(feature = "null")]
+            Self::Null(_) => true,
+            #[cfg(feature = "stdout")]
+            Self::Stdout(_) => false,
         }
     }
 
@@ -48,12 +85,21 @@ impl Target {
         ""
     }
 
+    /// What it asks of a destination's name beyond what every name must be (not empty, no control characters, 255 bytes at most).
+    pub fn check_destination(&self, _name: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Whether one relay has to hold all lanes: two could not write to one file.
     pub fn is_exclusive(&self) -> bool {
         match self {
             Self::Custom(custom) => custom.is_exclusive(),
+            #[cfg(feature = "file")]
+            Self::File(_) => true,
             #[cfg(feature = "null")]
             Self::Null(_) => false,
+            #[cfg(feature = "stdout")]
+            Self::Stdout(_) => true,
         }
     }
 }

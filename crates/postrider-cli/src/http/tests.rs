@@ -70,6 +70,7 @@ fn sink(name: &str, state: State) -> SinkStatus {
         last_delivery: Some(SystemTime::now()),
         silent_for: Duration::from_millis(3),
         silence: None,
+        settled_position: None,
     }
 }
 

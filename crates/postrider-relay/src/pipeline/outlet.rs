@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use postrider::log::Record;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::prepare::{Prepared, Preparer};
 use crate::sink::{Message, Outcome, Refusal, Report, Sink, Unavailable};
@@ -73,27 +74,41 @@ impl Outlet {
         records: &[&'a Record],
         is_held: impl Fn(&str) -> bool,
     ) -> (Vec<Sent>, Vec<Message<'a>>, Vec<usize>) {
+        let key = |record: &'a Record| record.key.as_deref().filter(|_| self.strict);
+        let free: Vec<&Record> =
+            records.iter().copied().filter(|record| !key(record).is_some_and(&is_held)).collect();
+        // An expression may take its time, and this thread has other work, if there are others to do it.
+        let may_leave = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+        let prepared = if may_leave && self.preparer.waits() {
+            tokio::task::block_in_place(|| self.preparer.prepare_all(&free))
+        } else {
+            self.preparer.prepare_all(&free)
+        };
+        let mut prepared = prepared.into_iter();
+
         let mut sent = Vec::with_capacity(records.len());
-        let mut messages = Vec::with_capacity(records.len());
-        let mut places = Vec::with_capacity(records.len());
+        let mut messages = Vec::with_capacity(free.len());
+        let mut places = Vec::with_capacity(free.len());
         let mut stopped: HashSet<&str> = HashSet::new();
         for (place, record) in records.iter().enumerate() {
             let key = record.key.as_deref().filter(|_| self.strict);
-            if key.is_some_and(|key| is_held(key) || stopped.contains(key)) {
+            if key.is_some_and(&is_held) {
                 sent.push(Sent::Behind);
                 continue;
             }
-            sent.push(match self.preparer.prepare(record) {
-                Prepared::Send(message) => {
+            sent.push(match prepared.next() {
+                _ if key.is_some_and(|key| stopped.contains(key)) => Sent::Behind,
+                Some(Prepared::Send(message)) => {
                     messages.push(message);
                     places.push(place);
                     Sent::Unsent
                 }
-                Prepared::Filtered => Sent::Filtered,
-                Prepared::Refused(refusal) => {
+                Some(Prepared::Filtered) => Sent::Filtered,
+                Some(Prepared::Refused(refusal)) => {
                     stopped.extend(key);
                     Sent::Refused(refusal)
                 }
+                None => Sent::Unsent,
             });
         }
         (sent, messages, places)

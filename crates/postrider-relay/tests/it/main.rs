@@ -1,6 +1,15 @@
-//! The relay against a real `PostgreSQL`.
-#![forbid(unsafe_code)]
-#![allow(unreachable_pub, clippy::unwrap_used)]
+//! The one integration-test binary of this crate: one link, shared servers.
+
+// A helper of a test may panic like the test itself. Modules are `pub` to each other, there is no outside.
+#![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod engine;
+mod envelopes;
+mod file_sink;
+mod jq;
+mod payloads;
+mod route;
+mod scratch;
+mod stdout_sink;
 mod support;
+mod written;

@@ -1,0 +1,182 @@
+//! How long after its commit has returned an event is delivered: to a file, with `fsync: batch`, through the whole relay.
+//!
+//! `./dev bench latency [--strict] [--quick] [FIGURE-FILTER...]`, written to `target/bench/latency.json`. Producers commit one event per
+//! transaction on a schedule of their own (an open loop: a slow relay does not slow them down). The clock of an event starts when its
+//! COMMIT has returned, and stops when the file sink has answered that its batch is on disk.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use postrider::schema::{self, Install};
+use postrider_relay::sink::BoxFuture;
+use postrider_relay::sinks::file::FileConfig;
+use postrider_relay::sinks::{Custom, Target};
+use postrider_relay::{
+    Message, Outcome, Relay, RelaySettings, Report, Sink, SinkSettings, State, Unavailable,
+};
+use postrider_testkit::bench::{Bench, Figure, Goal, quantile};
+use postrider_testkit::{Database, PostgresServer, Settings, Template, Version};
+use sqlx::{Connection as _, PgConnection};
+use uuid::Uuid;
+
+/// Connections that commit. Each waits for the disk in turn, so a rate needs several.
+const PRODUCERS: u32 = 16;
+
+type Moments = Arc<Mutex<HashMap<Uuid, Instant>>>;
+
+#[tokio::main]
+async fn main() -> Result<ExitCode> {
+    let mut bench = Bench::from_arguments(std::env::args().skip(1))?;
+    let server = PostgresServer::private(Version::V15, Settings::durable()).await?;
+    print_facts(&server).await?;
+    let template = Template::new("postrider_latency", |url| async move {
+        let mut connection = PgConnection::connect(&url).await?;
+        schema::install(&mut connection, &Install::default()).await?;
+        connection.close().await?;
+        Ok(())
+    });
+    for (rate, goals) in [(1_000, true), (5_000, true)] {
+        let names = ["p50", "p99"].map(|quantile| format!("{quantile} at {rate}/s"));
+        if !names.iter().any(|name| bench.wants(name)) {
+            continue;
+        }
+        let database = server.database(&template).await?;
+        let seconds = bench.size(30, 3);
+        let delays = measure(&database, rate, seconds).await?;
+        print_distribution(rate, &delays);
+        for (name, share, limit) in [(&names[0], 0.5, 2.0), (&names[1], 0.99, 10.0)] {
+            let figure = Figure::measured(name, "ms", quantile(&delays, share));
+            bench.add(if goals { figure.goal(Goal::AtMost(limit)) } else { figure });
+        }
+    }
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    bench.finish(&target.with_file_name("bench").join("latency.json"))
+}
+
+/// Milliseconds from commit to delivery, of every event.
+async fn measure(database: &Database, rate: u32, seconds: u32) -> Result<Vec<f64>> {
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("latency-{}-{rate}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let delivered = Moments::default();
+    let target = timed(FileConfig::new(folder.join("events.ndjson")), &delivered);
+    let relay =
+        Relay::start(RelaySettings::new(database.url().parse()?, vec![SinkSettings::new("file", target)]))?;
+    while relay.status().iter().any(|sink| sink.state != State::Running) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let committed = produce(database, rate, seconds).await?;
+    let patience = Instant::now() + Duration::from_secs(30);
+    while lock(&delivered).len() < committed.len() {
+        ensure!(Instant::now() < patience, "{} of {} events came", lock(&delivered).len(), committed.len());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    relay.stop().await;
+    std::fs::remove_dir_all(&folder)?;
+    let delivered = lock(&delivered);
+    committed
+        .iter()
+        .map(|(id, commit)| {
+            let delivery = delivered.get(id).context("an event was not delivered")?;
+            // Seen before its own COMMIT had returned to the producer: nothing was waited for.
+            Ok(delivery.saturating_duration_since(*commit).as_secs_f64() * 1000.0)
+        })
+        .collect()
+}
+
+/// Commits one event per transaction at a rate, whatever happens; when each COMMIT had returned.
+async fn produce(database: &Database, rate: u32, seconds: u32) -> Result<HashMap<Uuid, Instant>> {
+    let begin = Instant::now() + Duration::from_millis(100);
+    let mut producers = Vec::new();
+    for producer in 0..PRODUCERS {
+        let mut connection = database.connect().await?;
+        producers.push(tokio::spawn(async move {
+            let mut committed = Vec::new();
+            for number in (producer..rate * seconds).step_by(PRODUCERS as usize) {
+                let due = begin + Duration::from_secs(1) * number / rate;
+                tokio::time::sleep_until(due.into()).await;
+                let id: Uuid = sqlx::query_scalar(
+                    "select postrider.emit('order.paid', '{\"order\": 7, \"total\": \"12.50\", \"currency\": \"EUR\"}', key => $1)",
+                )
+                .bind(format!("customer-{}", number % 1000))
+                .fetch_one(&mut connection)
+                .await?;
+                committed.push((id, Instant::now()));
+            }
+            connection.close().await?;
+            anyhow::Ok(committed)
+        }));
+    }
+    let mut committed = HashMap::new();
+    for producer in producers {
+        committed.extend(producer.await??);
+    }
+    let took = begin.elapsed().as_secs_f64();
+    println!("{rate}/s offered: {} commits in {took:.1} s", committed.len());
+    Ok(committed)
+}
+
+/// A file sink that notes when each event was answered.
+fn timed(config: FileConfig, moments: &Moments) -> Target {
+    let moments = Arc::clone(moments);
+    let open = move || -> BoxFuture<'static, Result<Box<dyn Sink>, Unavailable>> {
+        let (target, moments) = (Target::File(config.clone()), Arc::clone(&moments));
+        Box::pin(async move {
+            let sink = target.open().await?;
+            Ok(Box::new(Timed { sink, moments }) as Box<dyn Sink>)
+        })
+    };
+    Target::Custom(Custom::new("file", open).exclusive())
+}
+
+struct Timed {
+    sink: Box<dyn Sink>,
+    moments: Moments,
+}
+
+impl Sink for Timed {
+    fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
+        Box::pin(async move {
+            let report = self.sink.deliver(batch).await;
+            let now = Instant::now();
+            let mut moments = lock(&self.moments);
+            for (message, outcome) in batch.iter().zip(&report.outcomes) {
+                if *outcome == Outcome::Delivered {
+                    moments.insert(message.record.id, now);
+                }
+            }
+            report
+        })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
+        self.sink.close()
+    }
+}
+
+fn lock(moments: &Moments) -> std::sync::MutexGuard<'_, HashMap<Uuid, Instant>> {
+    moments.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn print_distribution(rate: u32, delays: &[f64]) {
+    let shares = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0];
+    let line: Vec<String> =
+        shares.iter().map(|share| format!("p{} {:.2}", share * 100.0, quantile(delays, *share))).collect();
+    println!("{rate}/s, ms from commit to delivered: {}\n", line.join("  "));
+}
+
+async fn print_facts(server: &PostgresServer) -> Result<()> {
+    let mut connection = server.connect().await?;
+    let mut facts = Vec::new();
+    for name in ["server_version", "fsync", "synchronous_commit", "shared_buffers"] {
+        let value: String =
+            sqlx::query_scalar("select current_setting($1)").bind(name).fetch_one(&mut connection).await?;
+        facts.push(format!("{name} {value}"));
+    }
+    println!("PostgreSQL: {}; {} cores\n", facts.join(", "), std::thread::available_parallelism()?);
+    Ok(())
+}

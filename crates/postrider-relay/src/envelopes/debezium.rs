@@ -1,0 +1,39 @@
+//! What Debezium's outbox event router produces.
+
+use crate::envelope::{Envelope, Event};
+use crate::json;
+
+/// The router's message with `table.expand.json.payload=true` and `table.fields.additional.placement=type:header:eventType`:
+/// the value is the payload itself, not a string with JSON in it; the message key is the aggregate's id (the event's key); the
+/// headers are `id`, `eventType`, and each of the event's own (a placement for every further column). A sink without headers, such
+/// as `file`, gets the value alone.
+#[derive(Debug)]
+pub(crate) struct Debezium;
+
+impl Envelope for Debezium {
+    fn content_type(&self) -> &'static str {
+        "application/json"
+    }
+
+    fn write(&self, event: &Event<'_>, body: &mut Vec<u8>) {
+        body.extend_from_slice(event.payload.as_bytes());
+    }
+
+    fn headers(&self, event: &Event<'_>) -> Vec<(String, String)> {
+        let record = event.record;
+        let mut headers =
+            vec![("id".to_owned(), event.id.to_string()), ("eventType".to_owned(), record.r#type.clone())];
+        for (name, value) in record.headers.as_deref().into_iter().flat_map(json::members) {
+            let Some(name) = json::unescape(name) else { continue };
+            if matches!(&*name, "id" | "eventType") || value == "null" {
+                continue;
+            }
+            let value = match json::inside_quotes(value) {
+                Some(text) => json::unescape(text).map_or_else(|| value.to_owned(), Into::into),
+                None => value.to_owned(),
+            };
+            headers.push((name.into_owned(), value));
+        }
+        headers
+    }
+}
