@@ -100,6 +100,7 @@ const RIGHTS: &str = "select pg_get_userbyid(a.grantee)::text, format('%s on %s'
 pub async fn install(connection: &mut PgConnection, install: &Install) -> Result<Installed> {
     let mut transaction = connection.begin().await?;
     sqlx::raw_sql(BEGIN).execute(&mut *transaction).await?;
+    check_owner(&mut transaction).await?;
     let from = version(&mut transaction).await?.unwrap_or(0);
     if from > NEWEST {
         return Err(Error::SchemaVersion { found: from, oldest: OLDEST, newest: NEWEST });
@@ -119,7 +120,9 @@ pub async fn install(connection: &mut PgConnection, install: &Install) -> Result
             .execute(&mut *transaction)
             .await?;
     }
-    check_rights(&mut transaction, from < NEWEST || install.max_payload.is_some()).await?;
+    if from < NEWEST || install.max_payload.is_some() {
+        check_may_create(&mut transaction).await?;
+    }
     let before = rights(&mut transaction).await?;
     sqlx::raw_sql(KEEP).execute(&mut *transaction).await?;
     create_roles(&mut transaction, install).await?;
@@ -146,34 +149,33 @@ async fn rights(connection: &mut PgConnection) -> Result<BTreeSet<(String, Strin
     Ok(sqlx::query_as(RIGHTS).fetch_all(connection).await?.into_iter().collect())
 }
 
-/// Refuses with the remedy what the server would refuse in the middle, without one.
-async fn check_rights(connection: &mut PgConnection, creates: bool) -> Result<()> {
-    let row = sqlx::query(
-        "select current_user::text, pg_get_userbyid(n.nspowner)::text, coalesce(pg_has_role(n.nspowner, 'usage'), true),
-                has_database_privilege(current_database(), 'create'),
-                format('grant %I to %I;', coalesce(pg_get_userbyid(n.nspowner), ''), current_user),
-                format('grant create on database %I to %I;', current_database(), current_user)
-         from (select) one left join pg_namespace n on n.nspname = 'postrider'",
+/// Refuses, with the remedy, what the server would refuse in the middle without one.
+async fn check_owner(connection: &mut PgConnection) -> Result<()> {
+    let stranger: Option<(String, String, String)> = sqlx::query_as(
+        "select current_user::text, pg_get_userbyid(nspowner)::text, format('grant %I to %I;', pg_get_userbyid(nspowner), current_user)
+         from pg_namespace where nspname = 'postrider' and not pg_has_role(nspowner, 'usage')",
     )
-    .fetch_one(connection)
+    .fetch_optional(connection)
     .await?;
-    let user: String = row.try_get(0)?;
-    if !row.try_get(2)? {
-        let owner: String = row.try_get(1)?;
+    stranger.map_or(Ok(()), |(user, owner, statement)| {
         let missing = format!("has no rights on the schema postrider, which belongs to {owner:?}");
         let whom = "an administrator, unless you can run `postrider init` as that role,".to_owned();
-        return Err(Error::Rights { user, missing, whom, statement: row.try_get(4)? });
-    }
-    if creates && !row.try_get(3)? {
+        Err(Error::Rights { user, missing, whom, statement })
+    })
+}
+
+/// As [`check_owner`], for whoever is going to create something.
+async fn check_may_create(connection: &mut PgConnection) -> Result<()> {
+    let refused: Option<(String, String)> = sqlx::query_as(
+        "select current_user::text, format('grant create on database %I to %I;', current_database(), current_user)
+         where not has_database_privilege(current_database(), 'create')",
+    )
+    .fetch_optional(connection)
+    .await?;
+    refused.map_or(Ok(()), |(user, statement)| {
         let missing = "may not create a schema in this database".to_owned();
-        return Err(Error::Rights {
-            user,
-            missing,
-            whom: "the database's owner".to_owned(),
-            statement: row.try_get(5)?,
-        });
-    }
-    Ok(())
+        Err(Error::Rights { user, missing, whom: "the database's owner".to_owned(), statement })
+    })
 }
 
 async fn create_roles(connection: &mut PgConnection, install: &Install) -> Result<()> {
