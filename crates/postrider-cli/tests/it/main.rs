@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in the functions they share")]
 
 mod deploy;
+mod http;
 mod init;
 mod manners;
 mod rebase;
