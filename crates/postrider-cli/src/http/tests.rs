@@ -66,6 +66,7 @@ fn sink(name: &str, state: State) -> SinkStatus {
         since: SystemTime::now(),
         lanes: vec![0, 1, 2],
         in_flight: 7,
+        settled_position: None,
         delivered: 1234,
         last_delivery: Some(SystemTime::now()),
         silent_for: Duration::from_millis(3),

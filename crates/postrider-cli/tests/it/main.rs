@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in the functions they share")]
 
+mod deploy;
+mod http;
 mod init;
 mod manners;
 mod rebase;

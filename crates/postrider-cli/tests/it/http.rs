@@ -1,0 +1,170 @@
+//! `postrider run` as its supervisor and its monitor see it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use postrider_testkit::{Database, Process, Signal};
+use serde_json::Value;
+use sqlx::Connection as _;
+
+use crate::support::{End, empty_database, postrider_on};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const CANARY: &str = "c4n4ry";
+
+/// A relay at work, as loud as it can be.
+struct Relay {
+    child: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Relay {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .env("POSTRIDER_LOG", "trace")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (to, lines) = mpsc::channel();
+        thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+        Self { child, lines, said: Vec::new() }
+    }
+
+    /// Where it serves, by its own word.
+    fn address(&mut self) -> SocketAddr {
+        loop {
+            let line = self
+                .lines
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| panic!("no address in {:#?}", self.said));
+            let object: Value = serde_json::from_str(&line).unwrap_or_default();
+            self.said.push(line);
+            if object["message"] == "metrics and health are served" {
+                return object["address"].as_str().unwrap().parse().unwrap();
+            }
+        }
+    }
+
+    /// Tells it to stop, and answers with everything it said.
+    fn stop(mut self) -> String {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        Process::find(pid).unwrap().signal(Signal::TERM).unwrap();
+        self.said.extend(self.lines.iter());
+        let status = self.child.wait().unwrap();
+        let said = self.said.join("\n");
+        assert_eq!(status.code(), Some(0), "{said}");
+        said
+    }
+}
+
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Asks until the answer is as wanted.
+fn until(address: SocketAddr, path: &str, is_wanted: impl Fn(u16, &str) -> bool) -> String {
+    let begin = Instant::now();
+    loop {
+        let (code, body) = get(address, path);
+        if is_wanted(code, &body) {
+            return body;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{path} stays at {code}:\n{body}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+async fn emit(database: &Database, events: i32) {
+    let mut connection = database.connect().await.unwrap();
+    sqlx::query("select postrider.emit('order.paid', '{\"card\": \"c4n4ry\"}', key => n::text) from generate_series(1, $1) n")
+        .bind(events)
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+}
+
+fn heard(systemd: &UnixDatagram) -> String {
+    let mut buffer = [0; 256];
+    let length = systemd.recv(&mut buffer).unwrap();
+    String::from_utf8(buffer[..length].to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn fault_111_a_relay_at_work_counts_tells_its_supervisor_and_keeps_secrets() {
+    let database = empty_database().await;
+    End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+    emit(&database, 100).await;
+
+    let socket = std::env::temp_dir().join(format!("postrider-http-{}", std::process::id()));
+    let systemd = UnixDatagram::bind(&socket).unwrap();
+    systemd.set_read_timeout(Some(PATIENCE)).unwrap();
+    let url = database.url().replace("postgres@", "postgres:c4n4ry@");
+    let words =
+        ["run", "--to", "null", "--start", "earliest", "--listen", "127.0.0.1:0", "--log-format", "json"];
+    let mut relay = Relay::start(
+        postrider_on(&url, &words).env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "1000000"),
+    );
+    let address = relay.address();
+    assert_eq!(heard(&systemd), "READY=1");
+    assert_eq!(heard(&systemd), "WATCHDOG=1");
+    std::fs::remove_file(&socket).unwrap();
+
+    let page = until(address, "/metrics", |_, page| {
+        page.contains("\npostrider_events_delivered_total{sink=\"null\"} 100\n")
+    });
+    for sample in [
+        "postrider_lag_since_transaction_seconds_count{sink=\"null\"} 100",
+        "postrider_lag_since_read_seconds_bucket{sink=\"null\",le=\"+Inf\"} 100",
+        "postrider_sink_info{sink=\"null\",kind=\"null\"} 1",
+        "postrider_database_up 1",
+    ] {
+        assert!(page.contains(&format!("\n{sample}\n")), "no {sample} in\n{page}");
+    }
+    until(address, "/readyz", |code, _| code == 200);
+    until(address, "/metrics", |_, page| {
+        page.contains("\npostrider_backlog_events{sink=\"null\"} 0\n")
+            && page.contains("\npostrider_lanes{sink=\"null\"} 16\n")
+    });
+    let (code, health) = get(address, "/healthz?verbose");
+    assert_eq!(code, 200, "{health}");
+    assert!(health.contains("[+] sink null (null): running for "), "{health}");
+    let (_, json) = get(address, "/healthz?format=json");
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["sinks"][0]["delivered"], 100);
+
+    let said = relay.stop();
+    let mut last = heard(&systemd);
+    while last == "WATCHDOG=1" {
+        last = heard(&systemd);
+    }
+    assert_eq!(last, "STOPPING=1");
+    for (place, text) in [("the log", &said), ("/metrics", &page), ("/healthz", &health), ("/healthz", &json)]
+    {
+        assert!(!text.contains(CANARY), "the canary sings in {place}: {text}");
+    }
+    assert!(said.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{said}");
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_ends_it_with_78() {
+    let database = empty_database().await;
+    End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let end = End::of(&mut postrider_on(&database.url(), &["run", "--to", "null", "--listen", &address]))
+        .expect(78);
+    assert!(end.stderr.contains(&format!("cannot listen on {address}")), "{}", end.stderr);
+}
