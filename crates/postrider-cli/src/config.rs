@@ -51,6 +51,7 @@ use tree::{Node, Place};
 const LARGEST: u64 = 4 << 20;
 
 /// Everything that `postrider run` is told. Not `Debug`: it may hold a password.
+#[allow(dead_code, reason = "`run` takes it")]
 pub(crate) struct Config {
     /// For the relay.
     pub(crate) relay: RelaySettings,
@@ -124,6 +125,7 @@ impl Examined {
 }
 
 /// Reads and checks everything. Fails with all that is wrong, each with its line.
+#[allow(dead_code, reason = "`run` takes it")]
 pub(crate) fn load(source: &Source, overrides: &Overrides) -> Result<Config, Failure> {
     let examined = examine(source, overrides, Depth::References)?;
     match examined.config {
