@@ -36,12 +36,12 @@ use postrider_relay::settings::RelaySettings;
 pub(crate) use environment::Environment;
 pub(crate) use finding::{Finding, Report};
 pub(crate) use layers::{Overrides, Source};
-pub(crate) use raw::Format;
 pub(crate) use schema::published as schema;
 pub(crate) use show::Shown;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::logging::Format;
 use check::Checker;
 use finding::Text;
 use interpolate::Interpolation;
@@ -81,7 +81,7 @@ pub(crate) struct Alerts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogSettings {
     pub(crate) format: Format,
-    /// A filter of `tracing`.
+    /// As `logging::set` takes it.
     pub(crate) level: String,
 }
 

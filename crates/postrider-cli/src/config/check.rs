@@ -216,7 +216,7 @@ impl Checker<'_> {
             Listen::On(listen) => Some(HttpSettings { listen }),
         };
         let alerts = Alerts { lag: file.alerts.lag.0, stuck: file.alerts.stuck.0 };
-        let logs = LogSettings { format: file.logs.format, level: file.logs.level.clone() };
+        let logs = LogSettings { format: file.logs.format.into(), level: file.logs.level.clone() };
         Some(Config { relay, http, alerts, logs, file: None })
     }
 }

@@ -73,6 +73,10 @@ pub(crate) struct Overrides {
     /// Where metrics and health are served, or off
     #[arg(long, value_name = "ADDRESS", value_parser = checked::<Listen>)]
     pub(crate) listen: Option<String>,
+
+    /// The form of log lines
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
+    pub(crate) log_format: Option<String>,
 }
 
 /// Keeps the text: it is read with everything else.
@@ -85,13 +89,14 @@ fn place(text: &str) -> Result<String, String> {
 }
 
 impl Overrides {
-    fn keys(&self) -> [(&'static str, &'static [&'static str], Option<&String>); 5] {
+    fn keys(&self) -> [(&'static str, &'static [&'static str], Option<&String>); 6] {
         [
             ("--database", &["database"], self.database.as_ref()),
             ("--name", &["relay", "name"], self.name.as_ref()),
             ("--memory-limit", &["relay", "memory_limit"], self.memory_limit.as_ref()),
             ("--drain", &["relay", "drain"], self.drain.as_ref()),
             ("--listen", &["http", "listen"], self.listen.as_ref()),
+            ("--log-format", &["logs", "format"], self.log_format.as_ref()),
         ]
     }
 
@@ -125,9 +130,8 @@ impl Overrides {
 pub(crate) fn variable(path: &[&str]) -> Option<String> {
     match path {
         path if path.contains(&NAME) => None,
-        // These two are for every command, with or without a file.
+        // For every command, with or without a file.
         ["logs", "level"] => Some("POSTRIDER_LOG".to_owned()),
-        ["logs", "format"] => Some("POSTRIDER_LOG_FORMAT".to_owned()),
         path => Some(format!("POSTRIDER_{}", path.join("_").to_uppercase())),
     }
 }
