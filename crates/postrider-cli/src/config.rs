@@ -36,12 +36,12 @@ use postrider_relay::settings::RelaySettings;
 pub(crate) use environment::Environment;
 pub(crate) use finding::{Finding, Report};
 pub(crate) use layers::{Overrides, Source};
-pub(crate) use raw::Format;
 pub(crate) use schema::published as schema;
 pub(crate) use show::Shown;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::logging::Format;
 use check::Checker;
 use finding::Text;
 use interpolate::Interpolation;
@@ -51,6 +51,7 @@ use tree::{Node, Place};
 const LARGEST: u64 = 4 << 20;
 
 /// Everything that `postrider run` is told. Not `Debug`: it may hold a password.
+#[allow(dead_code, reason = "`run` takes it")]
 pub(crate) struct Config {
     /// For the relay.
     pub(crate) relay: RelaySettings,
@@ -80,7 +81,7 @@ pub(crate) struct Alerts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogSettings {
     pub(crate) format: Format,
-    /// A filter of `tracing`.
+    /// As `logging::set` takes it.
     pub(crate) level: String,
 }
 
@@ -124,6 +125,7 @@ impl Examined {
 }
 
 /// Reads and checks everything. Fails with all that is wrong, each with its line.
+#[allow(dead_code, reason = "`run` takes it")]
 pub(crate) fn load(source: &Source, overrides: &Overrides) -> Result<Config, Failure> {
     let examined = examine(source, overrides, Depth::References)?;
     match examined.config {

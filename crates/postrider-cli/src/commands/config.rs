@@ -1,7 +1,11 @@
 //! `postrider config`: what the configuration says, whether it is right, and what it may say.
 
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
 use clap::{Args, Subcommand};
 use postrider::schema;
+use postrider_relay::sinks::Target;
 use serde_json::json;
 use sqlx::Connection as _;
 
@@ -109,8 +113,20 @@ impl Check {
 fn folders(examined: &Examined, findings: &mut Vec<Finding>) {
     let Some(config) = &examined.config else { return };
     for sink in &config.relay.sinks {
-        let _ = (sink, &mut *findings);
+        let Some(path) = file_of(&sink.target) else { continue };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            let message = format!("the folder {} does not exist", folder.display());
+            findings.push(examined.finding(&["sinks", &sink.name, sink.target.kind(), "path"], message));
+        }
     }
+}
+
+/// The file that a sink writes, if it writes one: every kind that does has the key `path`.
+fn file_of(target: &Target) -> Option<PathBuf> {
+    let target = serde_json::to_value(target).ok()?;
+    let (_, keys) = target.as_object()?.iter().next()?;
+    Some(PathBuf::from(keys.get("path")?.as_str()?))
 }
 
 /// What has to answer answers.
@@ -121,16 +137,29 @@ async fn environment(examined: &Examined, findings: &mut Vec<Finding>) {
         findings.push(examined.finding(&["database"], message.trim_start_matches("error: ").to_owned()));
     }
     for sink in &config.relay.sinks {
-        let opened = match sink.target.open().await {
-            Ok(opened) => opened.close().await,
-            Err(unavailable) => Err(unavailable),
-        };
-        if let Err(unavailable) = opened {
-            let message =
-                format!("the sink `{}` cannot be opened: {unavailable}: {}", sink.name, unavailable.source);
+        if let Err(message) = open(&sink.target).await {
+            let message = format!("the sink `{}` cannot be opened: {message}", sink.name);
             findings.push(examined.finding(&["sinks", &sink.name, sink.target.kind()], message));
         }
     }
+}
+
+async fn open(target: &Target) -> Result<(), String> {
+    if target.is_exclusive() {
+        // To open it is to take it, and perhaps to mend it, while a relay may be writing to it.
+        return match file_of(target).filter(|path| path.exists()) {
+            Some(path) => match OpenOptions::new().append(true).open(&path) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(format!("{}: {error}", path.display())),
+            },
+            None => Ok(()),
+        };
+    }
+    let closed = match target.open().await {
+        Ok(sink) => sink.close().await,
+        Err(unavailable) => Err(unavailable),
+    };
+    closed.map_err(|unavailable| format!("{unavailable}: {}", unavailable.source))
 }
 
 async fn database(config: &config::Config) -> Result<(), Failure> {

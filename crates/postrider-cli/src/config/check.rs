@@ -111,7 +111,7 @@ impl Checker<'_> {
         let (batch, flight) = (feed.max_batch, feed.max_in_flight);
         self.must(flight > 0, &[&at("max_in_flight")], || "`max_in_flight` must be at least 1".to_owned());
         self.must(batch > 0, &[&at("max_batch")], || "`max_batch` must be at least 1".to_owned());
-        self.must(batch <= flight, &[&at("max_batch"), &at("max_in_flight")], || {
+        self.must(batch <= flight.max(1), &[&at("max_batch"), &at("max_in_flight")], || {
             format!("`max_batch` ({batch}) must not be more than `max_in_flight` ({flight})")
         });
         self.must(is_title(&feed.source), &[&at("source")], || {
@@ -190,7 +190,7 @@ impl Checker<'_> {
         let database = self.database(file, depth);
         let mut sinks = Vec::new();
         for (name, sink) in &file.sinks {
-            let Some(settings) = self.sink(name, sink) else { continue };
+            let settings = settings_of(name, sink);
             if depth != Depth::Syntax {
                 self.expressions(&settings);
             }
@@ -216,42 +216,37 @@ impl Checker<'_> {
             Listen::On(listen) => Some(HttpSettings { listen }),
         };
         let alerts = Alerts { lag: file.alerts.lag.0, stuck: file.alerts.stuck.0 };
-        let logs = LogSettings { format: file.logs.format, level: file.logs.level.clone() };
+        let logs = LogSettings { format: file.logs.format.into(), level: file.logs.level.clone() };
         Some(Config { relay, http, alerts, logs, file: None })
     }
+}
 
-    fn sink(&mut self, name: &str, sink: &Sink) -> Option<SinkSettings> {
-        let Feed { ordering, envelope, max_in_flight, max_batch, .. } = sink.feed;
-        let start = match sink.feed.start {
-            Start::Now => postrider::log::Start::Now,
-            Start::Earliest => postrider::log::Start::Earliest,
-            Start::At(_) => {
-                self.must(false, &[&["sinks", name, "start"]], || {
-                    "`start`: a time cannot be used yet".to_owned()
-                });
-                return None;
-            }
-        };
-        let retry = &sink.feed.retry;
-        let retry = Retry {
-            max_attempts: retry.max_attempts,
-            first: retry.first.0,
-            factor: retry.factor,
-            max: retry.max.0,
-        };
-        Some(SinkSettings {
-            start,
-            ordering,
-            envelope,
-            source: sink.feed.source.clone(),
-            filter: sink.feed.filter.clone(),
-            transform: sink.feed.transform.clone(),
-            route: sink.feed.route.clone(),
-            retry,
-            max_in_flight,
-            max_batch,
-            ..SinkSettings::new(name, sink.target.clone())
-        })
+fn settings_of(name: &str, sink: &Sink) -> SinkSettings {
+    let Feed { ordering, envelope, max_in_flight, max_batch, .. } = sink.feed;
+    let start = match sink.feed.start {
+        Start::Now => postrider::log::Start::Now,
+        Start::Earliest => postrider::log::Start::Earliest,
+        Start::At(time) => postrider::log::Start::At(time),
+    };
+    let retry = &sink.feed.retry;
+    let retry = Retry {
+        max_attempts: retry.max_attempts,
+        first: retry.first.0,
+        factor: retry.factor,
+        max: retry.max.0,
+    };
+    SinkSettings {
+        start,
+        ordering,
+        envelope,
+        source: sink.feed.source.clone(),
+        filter: sink.feed.filter.clone(),
+        transform: sink.feed.transform.clone(),
+        route: sink.feed.route.clone(),
+        retry,
+        max_in_flight,
+        max_batch,
+        ..SinkSettings::new(name, sink.target.clone())
     }
 }
 

@@ -72,12 +72,12 @@ fn section<'s>(text: &mut String, path: &[&'s str], shape: &'s Shape) {
     let title = path.join(".");
     let _ = write!(text, "\n## `{title}`\n\n");
     if !shape.description.is_empty() {
-        let _ = writeln!(text, "{}", wrapped(&shape.description, "", WIDTH + 30));
+        let _ = write!(text, "{}", wrapped(&shape.description, "", WIDTH + 30));
     }
     if path == ["sinks", NAME] {
         let _ = writeln!(
             text,
-            "A name has 1 to 63 of the characters a-z, 0-9, `_` and `-`. Under it stands exactly one kind ({}) and any of the other keys.",
+            "\nA name has 1 to 63 of the characters a-z, 0-9, `_` and `-`. Under it stands exactly one kind ({}) and any of the other keys.",
             kinds().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ")
         );
     }
@@ -102,16 +102,16 @@ fn section<'s>(text: &mut String, path: &[&'s str], shape: &'s Shape) {
         let mut also: Vec<String> = Vec::new();
         also.extend(Overrides::flag(&full).map(|flag| format!("`{flag}`")));
         also.extend(variable(&full).map(|name| format!("`{name}`")));
-        let about = if below.is_empty() { String::new() } else { format!("<br>{}", leaf.description) };
+        let mut about = if below.is_empty() { String::new() } else { format!("<br>{}", leaf.description) };
+        for (word, meaning) in leaf.choices.iter().filter(|(_, meaning)| !meaning.is_empty()) {
+            let _ = write!(about, "<br>`{word}`: {meaning}");
+        }
         let _ = writeln!(
             text,
             "| `{key}`{about} | {} | {default} | {} |",
             leaf.takes.replace('|', "\\|"),
             also.join(", ")
         );
-        for (word, meaning) in leaf.choices.iter().filter(|(_, meaning)| !meaning.is_empty()) {
-            let _ = writeln!(text, "| &emsp;`{word}`: {meaning} | | | |");
-        }
     }
     for (path, shape) in sections {
         section(text, &path, shape);
@@ -195,8 +195,7 @@ fn entry(text: &mut String, key: &str, shape: &Shape, depth: usize) {
         comment(text, &format!("- {word}: {meaning}"), depth);
     }
     let indent = "  ".repeat(depth);
-    let key = scalar(key, true);
-    let key = if key == "\"null\"" { "null".to_owned() } else { key };
+    let key = super::show::key(key);
     if !shape.is_section() {
         let value = shape.default.clone().or_else(|| shape.example.clone());
         let value = value.unwrap_or_else(|| Value::from("events.ndjson"));

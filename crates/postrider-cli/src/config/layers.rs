@@ -74,7 +74,7 @@ pub(crate) struct Overrides {
     #[arg(long, value_name = "ADDRESS", value_parser = checked::<Listen>)]
     pub(crate) listen: Option<String>,
 
-    /// The form of log lines: text or json
+    /// The form of log lines
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
     pub(crate) log_format: Option<String>,
 }
@@ -130,7 +130,7 @@ impl Overrides {
 pub(crate) fn variable(path: &[&str]) -> Option<String> {
     match path {
         path if path.contains(&NAME) => None,
-        // It was there before there was a file, for every command.
+        // For every command, with or without a file.
         ["logs", "level"] => Some("POSTRIDER_LOG".to_owned()),
         path => Some(format!("POSTRIDER_{}", path.join("_").to_uppercase())),
     }

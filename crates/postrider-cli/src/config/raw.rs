@@ -20,6 +20,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::as_text::as_text;
 use super::sinks::Sink;
+use crate::logging;
 
 /// The configuration of Postrider
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize, JsonSchema)]
@@ -258,6 +259,15 @@ pub(crate) enum Format {
     Text,
     /// One JSON object each.
     Json,
+}
+
+impl From<Format> for logging::Format {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
 }
 
 /// Where a new sink begins.

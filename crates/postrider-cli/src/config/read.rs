@@ -30,6 +30,7 @@ pub(crate) fn read<T: DeserializeOwned>(
             Err(trouble) => trouble,
         };
         let way: Vec<String> = trouble.path.iter().rev().cloned().collect();
+        let trouble = trouble.or_at(&tree.place);
         let is_known = match trouble.kind {
             Kind::Missing => match tree.find(&way) {
                 Some(section) => section.value.is_incomplete,
@@ -79,6 +80,12 @@ impl Trouble {
             self.place = Some(place.clone());
         }
         self.path.push(entry.key.clone());
+        self
+    }
+
+    /// What concerns the whole of it is wrong where it begins.
+    fn or_at(mut self, place: &Place) -> Self {
+        self.place.get_or_insert_with(|| place.clone());
         self
     }
 
@@ -313,7 +320,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         match &self.value {
             Value::Map(entries) => match entries.as_slice() {
                 [entry] => visitor.visit_enum(Choice { entry }),
-                _ => Err(Trouble::custom("takes exactly one key")),
+                _ => Err(Trouble::new(Kind::Missing, "exactly one key is needed".to_owned())),
             },
             _ => visitor.visit_enum(self.single()?.into_deserializer()),
         }

@@ -23,6 +23,14 @@ pub(crate) fn is_secret(key: &str) -> bool {
     WORDS.iter().any(|word| key.contains(word))
 }
 
+/// Nothing but `${NAME}` or `${file:path}`: no default in it that could be a secret.
+pub(crate) fn is_reference(text: &str) -> bool {
+    let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+    inner.is_some_and(|inner| {
+        !inner.contains(['$', '{', '}']) && !inner.contains(":-") && !inner.contains(":?")
+    })
+}
+
 /// A line of a file whose structure is unknown: everything after the name of a secret goes.
 pub(crate) fn hush(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
@@ -48,8 +56,11 @@ fn collect(
     masks: &mut Vec<Range<usize>>,
 ) {
     match &node.value {
-        Value::Scalar { .. } => {
-            if is_secret && let Place::File { bytes, .. } = &node.place {
+        Value::Scalar { text, .. } => {
+            if is_secret
+                && !is_reference(text)
+                && let Place::File { bytes, .. } = &node.place
+            {
                 masks.push(bytes.clone());
             }
         }
@@ -78,5 +89,17 @@ mod tests {
         assert_eq!(hush("  sasl_password : \"canary"), "  sasl_password : ***");
         assert_eq!(hush("{ a: b, TOKEN: canary"), "{ a: b, TOKEN: ***");
         assert_eq!(hush("retention: 7d"), "retention: 7d");
+    }
+
+    #[test]
+    fn a_reference_is_no_secret_but_its_default_may_be() {
+        for text in ["${NAME}", "${file:/run/secrets/name}"] {
+            assert!(is_reference(text), "{text}");
+        }
+        for text in
+            ["canary", "${NAME:-canary}", "${NAME}canary", "${NAME} ${OTHER}", "${NAME:?canary}", "${"]
+        {
+            assert!(!is_reference(text), "{text}");
+        }
     }
 }

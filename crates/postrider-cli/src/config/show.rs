@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::layers::origin;
 use super::raw::File;
+use super::secrets;
 use super::shape::{rank, shape};
 use super::tree::Node;
 use crate::failure::redact;
@@ -42,7 +43,7 @@ impl Shown {
         for line in &self.0 {
             let depth = line.path.len().saturating_sub(1);
             let key = line.path.last().map(String::as_str).unwrap_or_default();
-            let mut text = format!("{}{}:", "  ".repeat(depth), scalar(key, true));
+            let mut text = format!("{}{}:", "  ".repeat(depth), self::key(key));
             if let Some(value) = &line.value {
                 let _ = write!(text, " {}", in_yaml(value, line.is_written));
                 let _ = write!(yaml, "{text:COLUMN$}  # {}", line.origin);
@@ -119,19 +120,10 @@ fn shown(value: &Value, path: &[String], tree: &Node) -> (Value, bool) {
         Some(written) if is_free => (&written.text, true),
         _ => (text, false),
     };
-    if shape.is_secret(path) && !text.contains("://") && !is_reference(text, is_written) {
+    if shape.is_secret(path) && !text.contains("://") && !(is_written && secrets::is_reference(text)) {
         return ("***".into(), false);
     }
     (redact(text).into(), is_written)
-}
-
-/// Nothing but `${NAME}` or `${file:path}`: no default in it that could be a secret.
-fn is_reference(text: &str, is_written: bool) -> bool {
-    let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
-    is_written
-        && inner.is_some_and(|inner| {
-            !inner.contains(['$', '}']) && !inner.contains(":-") && !inner.contains(":?")
-        })
 }
 
 fn in_yaml(value: &Value, is_written: bool) -> String {
@@ -143,6 +135,11 @@ fn in_yaml(value: &Value, is_written: bool) -> String {
         }
         value => value.to_string(),
     }
+}
+
+/// A key in YAML. Every key of ours is a word; `null` too, as a key.
+pub(crate) fn key(key: &str) -> String {
+    if key == "null" { key.to_owned() } else { scalar(key, true) }
 }
 
 /// A text in YAML: plain where that is safe, else quoted as in JSON, which YAML understands.

@@ -44,7 +44,11 @@ async fn an_unavailable_sink_loses_nothing() {
     }
     // It comes and goes.
     probe.answer(|message| {
-        if message.id.to_string().ends_with("77") && rand::random() { Answer::Unavailable } else { Answer::Take }
+        if message.id.to_string().ends_with("77") && rand::random() {
+            Answer::Unavailable
+        } else {
+            Answer::Take
+        }
     });
     assert_in_order(&probe.wait_for(3_000).await);
     relay.stop().await;

@@ -1,0 +1,212 @@
+//! `postrider config`.
+
+mod broken;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::support::{End, empty_database, postrider, postrider_on};
+
+/// A folder of its own that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("config-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// A folder with this `postrider.yaml`.
+    fn with(text: &str) -> Self {
+        let folder = Self::new();
+        folder.write("postrider.yaml", text);
+        folder
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.0.join(name), content).unwrap();
+    }
+
+    /// The binary inside it.
+    fn postrider(&self, words: &[&str]) -> Command {
+        let mut command = postrider(words);
+        command.current_dir(&self.0).env_remove("POSTRIDER_CONFIG");
+        command
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const GOOD: &str = "database: postgres://me@127.0.0.1:1/shop\nsinks:\n  out: { null: {} }\n";
+
+#[test]
+fn help_is_there() {
+    for words in [&["config", "--help"][..], &["config", "check", "--help"], &["config", "show", "-h"]] {
+        let end = End::of(&mut postrider(words)).expect(0);
+        assert!(end.stdout.contains("Usage: postrider config"), "{}", end.stdout);
+    }
+    End::of(&mut postrider(&["config"])).expect(64);
+    End::of(&mut postrider(&["config", "check", "--depth", "deep"])).expect(64);
+    End::of(&mut postrider(&["config", "show", "--drain", "soon"])).expect(64);
+    End::of(&mut postrider(&["config", "show", "--start", "now"])).expect(64);
+    End::of(&mut postrider(&["config", "show", "--to", "amqp://u:c4n4ry@h"])).expect(64);
+}
+
+#[test]
+fn the_file_is_found_where_it_is_looked_for() {
+    let folder = Folder::with(GOOD);
+    let end = End::of(&mut folder.postrider(&["config", "check"])).expect(0);
+    assert_eq!(end.stderr, "postrider.yaml is fine\n");
+    folder.write("other.yaml", "relay: { drian: 1s }\n");
+    for words in
+        [&["config", "check", "--config", "other.yaml"], &["config", "check", "--file", "other.yaml"]]
+    {
+        let end = End::of(&mut folder.postrider(words)).expect(78);
+        assert!(end.stderr.contains("other.yaml:1:10: unknown key `drian` in `relay`"), "{}", end.stderr);
+    }
+    let end =
+        End::of(folder.postrider(&["config", "check"]).env("POSTRIDER_CONFIG", "other.yaml")).expect(78);
+    assert!(end.stderr.contains("did you mean `drain`?"), "{}", end.stderr);
+    let end = End::of(&mut folder.postrider(&["config", "check", "--config", "none.yaml"])).expect(78);
+    assert!(end.stderr.contains("none.yaml cannot be read"), "{}", end.stderr);
+    let empty = Folder::new();
+    let end = End::of(empty.postrider(&["config", "check"]).env("DATABASE_URL", "postgres://h/d")).expect(0);
+    assert!(end.stderr.contains("no postrider.yaml here"), "{}", end.stderr);
+    let end = End::of(&mut empty.postrider(&["config", "check"])).expect(78);
+    assert!(end.stderr.contains("no database is given"), "{}", end.stderr);
+    End::of(&mut empty.postrider(&["config", "check", "--depth", "syntax"])).expect(0);
+}
+
+#[test]
+fn each_depth_looks_further() {
+    let folder = Folder::with(
+        "database: ${SHOP_URL}\nrelay: { name: '${file:name.txt}' }\nsinks:\n  a: { null: {}, max_in_flight: '${N}' }\n",
+    );
+    End::of(&mut folder.postrider(&["config", "check", "--depth", "syntax"])).expect(0);
+    let end = End::of(&mut folder.postrider(&["config", "check"])).expect(78);
+    for words in [
+        "3 things are wrong",
+        "postrider.yaml:1:11: the variable SHOP_URL is not set",
+        "postrider.yaml:2:16: the file name.txt cannot be read: No such file",
+        "postrider.yaml:4:33: the variable N is not set",
+    ] {
+        assert!(end.stderr.contains(words), "{words} in {}", end.stderr);
+    }
+    folder.write("name.txt", "relay one\n");
+    let variables = [("SHOP_URL", "postgres://me@127.0.0.1:1/shop"), ("N", "10")];
+    End::of(folder.postrider(&["config", "check"]).envs(variables)).expect(0);
+    let words = ["config", "check", "--depth", "environment", "--json"];
+    let end = End::of(folder.postrider(&words).envs(variables)).expect(78);
+    let found = &end.json()["findings"][0];
+    assert_eq!((&found["line"], &found["column"]), (&1.into(), &1.into()));
+    assert!(found["message"].as_str().unwrap().starts_with("cannot connect to database shop"), "{found}");
+    assert_eq!(end.stderr, "");
+}
+
+#[tokio::test]
+async fn the_environment_is_fine_once_the_schema_is_there() {
+    let database = empty_database().await;
+    let folder = Folder::with("sinks: { out: { null: {} } }\n");
+    let mut check = folder.postrider(&["config", "check", "--depth", "environment"]);
+    check.env("DATABASE_URL", database.url());
+    let end = End::of(&mut check).expect(78);
+    assert!(end.stderr.contains("no postrider schema; install it with `postrider init`"), "{}", end.stderr);
+    End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+    End::of(&mut check).expect(0);
+}
+
+#[test]
+fn show_prints_what_is_in_effect_and_where_it_is_from() {
+    let folder = Folder::with(&format!("{GOOD}relay:\n  drain: 3s\n"));
+    let mut show = folder.postrider(&["config", "show", "--name", "by hand"]);
+    let end = End::of(show.env("POSTRIDER_ALERTS_LAG", "1s")).expect(0);
+    for (line, origin) in [
+        ("database: \"postgres://me@127.0.0.1:1/shop\"", "file line 1"),
+        ("  drain: 3s", "file line 5"),
+        ("  name: \"by hand\"", "flag --name"),
+        ("  lag: 1s", "environment POSTRIDER_ALERTS_LAG"),
+        ("  lease: 5s", "default"),
+        ("    null: {}", "file line 3"),
+    ] {
+        let found = end.stdout.lines().find(|found| found.starts_with(line));
+        let found = found.unwrap_or_else(|| panic!("{line} in {}", end.stdout));
+        assert!(found.ends_with(&format!("# {origin}")), "{found}");
+    }
+    let end = End::of(&mut folder.postrider(&["config", "show", "--json"])).expect(0);
+    assert_eq!(end.json()["configuration"]["relay"]["drain"], "3s");
+    assert_eq!(end.json()["origins"]["relay.drain"], "file line 5");
+    let words = ["config", "show", "--to", "null", "--start", "2026-01-31T12:00:00Z", "--json"];
+    let end = End::of(&mut folder.postrider(&words)).expect(0);
+    let sinks = &end.json()["configuration"]["sinks"];
+    assert_eq!(sinks["null"]["start"], "2026-01-31T12:00:00Z");
+    assert!(sinks["out"].is_null(), "{sinks}");
+}
+
+#[test]
+fn the_schema_is_one() {
+    let schema = End::of(&mut postrider(&["config", "schema"])).expect(0).json();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert_eq!(schema["additionalProperties"], false);
+}
+
+#[test]
+fn fault_111_no_canary_in_any_output() {
+    const CANARY: &str = "c4n4ry";
+    let folder = Folder::new();
+    folder.write("secret.txt", "c4n4ry\n");
+    let texts = [
+        // Right ones.
+        "database: postgres://me:c4n4ry@127.0.0.1:1/shop\nsinks: { a: { null: {} } }\n",
+        "database: postgres://me:${SECRET}@127.0.0.1:1/shop\nrelay: { name: '${SECRET}' }\n",
+        "database: postgres://me:${file:secret.txt}@127.0.0.1:1/shop\nsinks: { a: { null: {}, source: '${file:secret.txt}' } }\n",
+        "database: ${NONE:-postgres://me:c4n4ry@127.0.0.1:1/shop}\n",
+        "database: postgres://127.0.0.1:1/shop?user=me&password=c4n4ry\n",
+        // Wrong ones.
+        "database: postgres://me:c4n4ry@h:port/shop\n",
+        "database: c4n4ry\n",
+        "database: { url: c4n4ry }\n",
+        "database: postgres://me:c4n4ry@h/shop\n  relay: {\n",
+        "database: \"postgres://me:c4n4ry@h/shop\n",
+        "database: postgres://me:${SECRET}@h:port/shop?${SECRET}\n",
+        "databse: postgres://h/d?sslpass=c4n4ry\n",
+        "relay: { drain: '${SECRET}', connections: '${file:secret.txt}', name: \"${SECRET}\\n\" }\n",
+        "relay: { api_token: c4n4ry, drain: soon }\n",
+        "relay: { secret: c4n4ry, drain: [\n",
+        "log: { hint: '${SECRET}', lease: '${file:secret.txt}' }\nhttp: { listen: '${SECRET}' }\n",
+        "sinks: { a: { null: '${SECRET}' }, b: { null: {}, envelope: '${SECRET}', filter: '${SECRET} |' } }\n",
+        "sinks: { a: { null: { pasword: c4n4ry } }, b: { amqp: { url: 'amqp://u:c4n4ry@h/' } } }\n",
+        "logs: { level: '${SECRET}=${SECRET}=x' }\n",
+    ];
+    let commands: [&[&str]; 6] = [
+        &["config", "check", "--depth", "syntax"],
+        &["config", "check"],
+        &["config", "check", "--json"],
+        &["config", "check", "--depth", "environment"],
+        &["config", "show"],
+        &["config", "show", "--json"],
+    ];
+    for text in texts {
+        folder.write("postrider.yaml", text);
+        for words in commands {
+            let mut command = folder.postrider(words);
+            command.envs([("SECRET", CANARY), ("POSTRIDER_LOG", "trace")]);
+            let end = End::of(&mut command);
+            assert!(matches!(end.code, Some(0 | 78)), "{words:?} {text} {}", end.stderr);
+            assert!(
+                !(end.stdout.clone() + &end.stderr).contains(CANARY),
+                "{text}: {}{}",
+                end.stdout,
+                end.stderr
+            );
+        }
+    }
+}
