@@ -56,6 +56,7 @@ impl Run {
         let serving = self.serve(&config, &relay, closed).await?;
         let supervisor = Supervisor::from_env();
         supervisor.ready();
+        supervisor.status(&format!("carrying events to {} sinks", config.relay.sinks.len()));
         let watcher = relay.watcher();
         let ended = loop {
             let signal = tokio::select! {
@@ -123,11 +124,7 @@ impl Run {
 }
 
 fn set_logs(config: &Config) -> Result<(), Failure> {
-    let format = match config.logs.format {
-        config::Format::Text => logging::Format::Text,
-        config::Format::Json => logging::Format::Json,
-    };
-    logging::set(format, &config.logs.level)
+    logging::set(config.logs.format, &config.logs.level)
 }
 
 /// What an operator wants to see in the first lines.

@@ -71,7 +71,6 @@ fn sink(name: &str, state: State) -> SinkStatus {
         last_delivery: Some(SystemTime::now()),
         silent_for: Duration::from_millis(3),
         silence: None,
-        settled_position: None,
     }
 }
 
