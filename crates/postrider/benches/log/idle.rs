@@ -20,10 +20,16 @@ pub(crate) async fn figures(world: &World, bench: &mut Bench) -> Result<()> {
         let database = world.database().await?;
         let delays = wake_ups(&database, bench.size(200, 10)).await?;
         bench.add(
-            Figure::measured(MEDIAN, "ms", quantile(&delays, 0.5)).runs(delays.len()).goal(Goal::AtMost(2.0)),
+            Figure::measured(MEDIAN, "ms", quantile(&delays, 0.5))
+                .runs(delays.len())
+                .goal(Goal::AtMost(2.0))
+                .reason("a timer of zero is rounded up to a millisecond or two: half of the time goes there"),
         );
         bench.add(
-            Figure::measured(TAIL, "ms", quantile(&delays, 0.99)).runs(delays.len()).goal(Goal::AtMost(10.0)),
+            Figure::measured(TAIL, "ms", quantile(&delays, 0.99))
+                .runs(delays.len())
+                .goal(Goal::AtMost(10.0))
+                .reason("a heartbeat in the middle leaves WAL unflushed, and what is read waits until it is durable"),
         );
     }
     if bench.wants(CPU) || bench.wants(SERVER_CPU) {

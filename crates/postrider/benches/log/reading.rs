@@ -38,16 +38,18 @@ pub(crate) async fn figures(world: &World, bench: &mut Bench) -> Result<()> {
     }
     // The poller slows down with its backlog, so the ratio means nothing without it: both are shown, the small one is its best case.
     let backlogs = [
-        ("2 reader against a poller, 20,000 waiting", 20_000),
-        ("2 reader against a poller, 200,000 waiting", 200_000),
+        ("2 reader against a poller, 20,000 waiting", 20_000, 20_000),
+        // A part of them: all would take minutes, and the last ones are no longer behind a backlog.
+        ("2 reader against a poller, 200,000 waiting", 200_000, 40_000),
     ];
-    for (figure, rows) in backlogs {
+    for (figure, rows, polled) in backlogs {
         if bench.wants(figure) {
-            let rows = bench.size(rows, 2_000);
-            let measured = pairs(runs, &mut reader, async || poll_all(world, rows).await).await?;
+            let (rows, polled) = (bench.size(rows, 2_000), bench.size(polled, 2_000));
+            let measured = pairs(runs, &mut reader, async || poll(world, rows, polled).await).await?;
             bench.add(
                 Figure::paired(figure, "events/s", "SKIP LOCKED, claim and mark 250", &measured)
-                    .goal(Goal::RatioAtLeast(20.0)),
+                    .goal(Goal::RatioAtLeast(20.0))
+                    .reason("a poller is at its best with few rows waiting: 20 times that is about what COPY itself delivers"),
             );
         }
     }
@@ -78,8 +80,8 @@ async fn copy_all(database: &Database, events: u32) -> Result<f64> {
     Ok(f64::from(events) / seconds)
 }
 
-/// Rows per second of the usual poller: claim 250, publish (nothing here), mark them.
-async fn poll_all(world: &World, rows: u32) -> Result<f64> {
+/// Rows per second of the usual poller, for the first `polled` of so many: claim 250, publish (nothing here), mark them.
+async fn poll(world: &World, rows: u32, polled: u32) -> Result<f64> {
     let database = world.database().await?;
     let mut connection = database.connect().await?;
     run(
@@ -105,7 +107,7 @@ async fn poll_all(world: &World, rows: u32) -> Result<f64> {
 
     let begin = Instant::now();
     let mut found = 0;
-    loop {
+    while found < usize::try_from(polled)? {
         let claimed = sqlx::query(
             "update outbox set claimed_at = now()
              where id in (select id from outbox where processed_at is null and claimed_at is null
@@ -115,9 +117,7 @@ async fn poll_all(world: &World, rows: u32) -> Result<f64> {
         )
         .fetch_all(&mut connection)
         .await?;
-        if claimed.is_empty() {
-            break;
-        }
+        ensure!(!claimed.is_empty(), "{found} rows were claimed, {rows} are there");
         found += claimed.len();
         let ids = claimed.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
         sqlx::query("update outbox set processed_at = now() where id = any ($1)")
@@ -127,7 +127,6 @@ async fn poll_all(world: &World, rows: u32) -> Result<f64> {
     }
     let rate = count(found)? / begin.elapsed().as_secs_f64();
     connection.close().await?;
-    ensure!(found == usize::try_from(rows)?, "{found} rows were claimed, {rows} are there");
     Ok(rate)
 }
 
