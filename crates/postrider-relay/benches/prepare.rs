@@ -41,11 +41,12 @@ fn to_null() -> SinkSettings {
 /// Nanoseconds per event, the best of several rounds.
 fn measure(settings: &SinkSettings, records: &[Record], all: bool) -> f64 {
     let mut preparer = Preparer::new(settings).unwrap();
+    let together: Vec<_> = records.iter().collect();
     let mut best = f64::MAX;
     for _ in 0..30 {
         let start = Instant::now();
         if all {
-            black_box(preparer.prepare_all(black_box(records)));
+            black_box(preparer.prepare_all(black_box(&together)));
         } else {
             for record in records {
                 black_box(preparer.prepare(black_box(record)));
@@ -91,7 +92,6 @@ fn main() {
 
 /// Ways to get blocking work done from async code, with no work to do.
 async fn hand_overs() {
-    let path = std::env::temp_dir().join(format!("postrider-bench-{}.null", std::process::id()));
     let pool = percentiles(2000, async || {
         tokio::task::spawn_blocking(|| black_box(1)).await.unwrap();
     })
@@ -115,14 +115,13 @@ async fn hand_overs() {
     })
     .await;
     println!("a thread of one's own, there and back: {thread}");
-    let _ = std::fs::remove_file(path);
 }
 
 /// Batches of one event, and of 500, as the engine would deliver them.
 async fn file(records: &[Record]) {
     let mut preparer = Preparer::new(&to_null()).unwrap();
     let messages: Vec<_> = preparer
-        .prepare_all(records)
+        .prepare_all(&records.iter().collect::<Vec<_>>())
         .into_iter()
         .filter_map(|prepared| match prepared {
             Prepared::Send(message) => Some(message),

@@ -64,7 +64,7 @@ fn check(settings: &SinkSettings, payload: String) -> Result<(), TestCaseError> 
     let records = [good(), with_payload(payload), good()];
     let mut preparer = Preparer::new(settings).unwrap();
     let mut batch: Vec<Message<'_>> = Vec::new();
-    for (at, prepared) in preparer.prepare_all(&records.iter().collect::<Vec<_>>()).into_iter().enumerate() {
+    for (at, prepared) in preparer.prepare_all(&records.each_ref()).into_iter().enumerate() {
         match prepared {
             Prepared::Send(message) => batch.push(message),
             Prepared::Filtered => prop_assert_eq!(at, 1),
