@@ -58,8 +58,11 @@ impl Preparer {
         match &mut self.jq {
             None => self.finish(record, &record.payload),
             Some(jq) => {
-                let verdict = jq.judge([record]).pop().unwrap_or(Verdict::Drop);
-                self.conclude(record, verdict)
+                let verdict = jq.judge([record]).pop();
+                self.conclude(
+                    record,
+                    verdict.unwrap_or_else(|| Verdict::Fail("jq gave no verdict".to_owned())),
+                )
             }
         }
     }

@@ -31,12 +31,12 @@ pub enum Target {
     /// Builds every message and drops it: for measuring.
     #[cfg(feature = "null")]
     Null(null::NullConfig),
-    /// A sink of your own, in a program that embeds the relay.
-    #[serde(skip)]
-    Custom(Custom),
     /// Lines of JSON on the standard output.
     #[cfg(feature = "stdout")]
     Stdout(stdout::StdoutConfig),
+    /// A sink of your own, in a program that embeds the relay.
+    #[serde(skip)]
+    Custom(Custom),
 }
 
 impl Target {

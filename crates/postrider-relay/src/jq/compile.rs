@@ -1,7 +1,7 @@
 //! From text to something that runs, or to a message with the place of the mistake.
 
 use jaq_core::load::lex::{Lexer, Token};
-use jaq_core::load::parse::{Def, Parser};
+use jaq_core::load::parse::{Def, Expect, Parser};
 use jaq_core::load::{Arena, File, Loader};
 use jaq_core::{Compiler, Filter};
 
@@ -24,12 +24,13 @@ pub(crate) fn compile(key: &'static str, code: &str) -> Result<Filter<Metered>, 
         ))
     })?;
     let expression = Parser::new(&tokens).parse(Parser::term).map_err(|errors| {
-        wrong(first(
-            code,
-            errors.iter().map(|(expected, found)| {
-                (Token::opt_as_str(*found, code), format!("expected {}", expected.as_str()))
-            }),
-        ))
+        let expected = |expect: &Expect<&'_ str>| match expect {
+            Expect::Nothing => "expected the end".to_owned(),
+            other => format!("expected {}", other.as_str()),
+        };
+        let mistakes =
+            errors.iter().map(|(expect, found)| (Token::opt_as_str(*found, code), expected(expect)));
+        wrong(first(code, mistakes))
     })?;
     let main = Def { name: MAIN, args: Vec::new(), body: guard::term(expression) };
     let arena = Arena::default();

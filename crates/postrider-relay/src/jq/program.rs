@@ -8,6 +8,7 @@ use jaq_json::{Val, read};
 
 use super::meter::{Meter, Metered, Run, STEPS, Stop};
 use super::{Verdict, output};
+use crate::json;
 
 /// Compiled once.
 pub(crate) struct Program {
@@ -64,10 +65,7 @@ fn one(filter: &Filter<Metered>, input: Val, meter: &Meter<'_>) -> Result<Val, S
     let context = Ctx::<Metered>::new(Run { lut: &filter.lut, meter }, Vars::new([]));
     let mut values = filter.id.run((context, input)).map(|value| {
         value.map_err(|thrown| match thrown.get_err() {
-            Ok(error) => match output::display(&error, 1000) {
-                (text, true) => text,
-                (text, false) => format!("{text}…"),
-            },
+            Ok(error) => said(&error),
             Err(_) => "leaves the expression".to_owned(),
         })
     });
@@ -77,4 +75,15 @@ fn one(filter: &Filter<Metered>, input: Val, meter: &Meter<'_>) -> Result<Val, S
         Some(Ok(_)) => Err("gives more than one value".to_owned()),
         Some(Err(error)) => Err(error),
     }
+}
+
+/// What an error says: a string that was thrown is shown as it is, another value as JSON.
+fn said(error: &jaq_json::Error) -> String {
+    let (text, is_whole) = output::display(error, 1000);
+    if !is_whole {
+        return format!("{text}…");
+    }
+    let thrown =
+        json::inside_quotes(&text).and_then(|text| serde_json::from_str(&format!("\"{text}\"")).ok());
+    thrown.unwrap_or(text)
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::written::{any_record, message, order_paid, refusal, text, to_null, with_payload};
+use crate::written::{any_record, cases, message, order_paid, refusal, text, to_null, with_payload};
 
 fn preparer(envelope: EnvelopeKind) -> Preparer {
     Preparer::new(&SinkSettings { envelope, source: "//shop.example/main".to_owned(), ..to_null() }).unwrap()
@@ -167,6 +167,8 @@ fn has_lone_surrogate(record: &Record) -> bool {
 }
 
 proptest! {
+    #![proptest_config(cases(200))]
+
     #[test]
     fn any_record_becomes_one_document_with_its_payload_untouched(record in any_record()) {
         let body = text(&message(&mut preparer(EnvelopeKind::Cloudevents), &record));

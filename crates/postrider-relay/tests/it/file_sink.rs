@@ -15,7 +15,7 @@ use postrider_relay::{
 use proptest::prelude::*;
 
 use crate::scratch::Scratch;
-use crate::written::{any_record, message, text, to_null, with_payload};
+use crate::written::{any_record, cases, message, text, to_null, with_payload};
 
 fn plain() -> Preparer {
     Preparer::new(&SinkSettings { envelope: EnvelopeKind::Plain, ..to_null() }).unwrap()
@@ -212,7 +212,7 @@ fn files(path: &Path) -> Vec<std::path::PathBuf> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn rotation_keeps_every_line_once_and_in_order(

@@ -6,7 +6,7 @@ use postrider_relay::sinks::stdout::StdoutConfig;
 use postrider_relay::{Preparer, RefusalKind, SinkSettings};
 use proptest::prelude::*;
 
-use crate::written::{any_record, message, order_paid, refusal, to_null};
+use crate::written::{any_record, cases, message, order_paid, refusal, to_null};
 
 fn preparer(route: &str) -> Result<Preparer, String> {
     let settings = SinkSettings { route: Some(route.to_owned()), ..to_null() };
@@ -104,6 +104,8 @@ fn a_sink_without_destinations_takes_no_route() {
 }
 
 proptest! {
+    #![proptest_config(cases(200))]
+
     #[test]
     fn whatever_is_rendered_is_a_legal_name(record in any_record(), name in "[a-z]{1,8}") {
         for template in ["{type}.{key}", "{tenant}-{entity}"] {

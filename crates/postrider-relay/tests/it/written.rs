@@ -53,6 +53,11 @@ pub fn text(message: &Message<'_>) -> String {
     String::from_utf8(message.body.clone()).unwrap()
 }
 
+/// So many cases, and nothing left in the source tree when one fails: the message says what it was.
+pub fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 /// Any JSON that the database takes, with white space between its tokens.
 pub fn any_json() -> impl Strategy<Value = String> {
     let space = || prop::sample::select(vec!["", "", " ", "\n", "\r\n\t"]);
