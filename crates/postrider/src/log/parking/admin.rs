@@ -1,0 +1,1 @@
+//! Parked events in the hands of an operator: looking, trying again, discarding.
