@@ -70,7 +70,7 @@ async fn what_is_wrong_with_the_log_is_named_with_its_remedy() {
         ("sinks", "bad", "web", "postrider run"),
         ("paused sinks", "warn", "mail", "postrider sinks resume"),
         ("dead events", "warn", "1 event at web", "postrider dead list"),
-        ("waiting events", "warn", "web: its oldest event has waited for 1 h", "postrider status"),
+        ("waiting events", "warn", "web: for 1 h", "postrider status"),
         ("grants", "warn", "nobody may emit", "--emit-role"),
     ] {
         let found = check(&document, name);

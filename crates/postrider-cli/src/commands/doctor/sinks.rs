@@ -4,9 +4,9 @@ use postrider::log::error::Result as LogResult;
 use sqlx::PgConnection;
 
 use super::check::{Report, few};
-use crate::commands::status::{self, Sink};
+use crate::commands::status::{self, Seen, Sink};
 use crate::failure::Failure;
-use crate::output;
+use crate::{moment, output};
 
 pub(super) async fn examine(
     connection: &mut PgConnection,
@@ -25,12 +25,14 @@ pub(super) async fn examine(
         report.ok("sinks", "none yet: the first `postrider run` creates them");
         return Ok(());
     }
-    let incomplete: Vec<String> = seen
-        .sinks
-        .iter()
-        .filter(|sink| sink.lanes.len() != lanes)
-        .map(|sink| sink.delivery.sink.clone())
-        .collect();
+    cursors(&seen.sinks, lanes, report);
+    carried(&seen.sinks, configured, report);
+    trouble(&seen, report);
+    Ok(())
+}
+
+fn cursors(sinks: &[Sink], lanes: usize, report: &mut Report) {
+    let incomplete = names(sinks, |sink| sink.lanes.len() != lanes);
     if incomplete.is_empty() {
         report.ok("cursors", format!("every sink has a cursor for each of {lanes} lanes"));
     } else {
@@ -40,12 +42,16 @@ pub(super) async fn examine(
             "forget the sink with `postrider sinks forget NAME` and let a relay create it again",
         );
     }
-    let named = |wanted: fn(&Sink) -> bool| -> Vec<String> {
-        seen.sinks.iter().filter(|sink| wanted(sink)).map(|sink| sink.delivery.sink.clone()).collect()
-    };
-    let alone = named(|sink| sink.delivery.readers.is_empty() && sink.delivery.paused_at.is_none());
+}
+
+fn carried(sinks: &[Sink], configured: Option<&[String]>, report: &mut Report) {
+    let is_orphaned =
+        |sink: &Sink| configured.is_some_and(|configured| !configured.contains(&sink.delivery.sink));
+    let alone = names(sinks, |sink| {
+        sink.delivery.readers.is_empty() && sink.delivery.paused_at.is_none() && !is_orphaned(sink)
+    });
     if alone.is_empty() {
-        report.ok("sinks", format!("{} known, each carried by a relay or paused", seen.sinks.len()));
+        report.ok("sinks", format!("{} known, each carried by a relay, paused or orphaned", sinks.len()));
     } else {
         report.bad(
             "sinks",
@@ -53,10 +59,7 @@ pub(super) async fn examine(
             "start one with `postrider run`, or give a sink up with `postrider sinks forget NAME`",
         );
     }
-    let orphaned: Vec<String> = match configured {
-        Some(names) => named(|_| true).into_iter().filter(|sink| !names.contains(sink)).collect(),
-        None => Vec::new(),
-    };
+    let orphaned = names(sinks, is_orphaned);
     if !orphaned.is_empty() {
         report.warn(
             "orphaned sinks",
@@ -67,7 +70,7 @@ pub(super) async fn examine(
             "put them back, or give them up with `postrider sinks forget NAME`",
         );
     }
-    let paused = named(|sink| sink.delivery.paused_at.is_some());
+    let paused = names(sinks, |sink| sink.delivery.paused_at.is_some());
     if !paused.is_empty() {
         report.warn(
             "paused sinks",
@@ -75,6 +78,9 @@ pub(super) async fn examine(
             "`postrider sinks resume NAME`",
         );
     }
+}
+
+fn trouble(seen: &Seen, report: &mut Report) {
     let dead: Vec<String> = seen
         .sinks
         .iter()
@@ -93,14 +99,10 @@ pub(super) async fn examine(
     let waiting: Vec<String> = seen
         .sinks
         .iter()
-        .flat_map(|sink| {
-            let state = status::state(sink, &seen.slots, None);
-            let name = sink.delivery.sink.clone();
-            state
-                .troubles
-                .into_iter()
-                .filter(|trouble| trouble.contains("has waited"))
-                .map(move |trouble| format!("{name}: {trouble}"))
+        .filter_map(|sink| {
+            let oldest =
+                sink.oldest.filter(|oldest| *oldest >= status::STUCK && sink.delivery.paused_at.is_none())?;
+            Some(format!("{}: for {}", sink.delivery.sink, moment::span(oldest)))
         })
         .collect();
     if waiting.is_empty() {
@@ -112,7 +114,10 @@ pub(super) async fn examine(
             "`postrider status` shows who carries them; postrider.stuck lists them",
         );
     }
-    Ok(())
+}
+
+fn names(sinks: &[Sink], wanted: impl Fn(&Sink) -> bool) -> Vec<String> {
+    sinks.iter().filter(|sink| wanted(sink)).map(|sink| sink.delivery.sink.clone()).collect()
 }
 
 async fn lanes(connection: &mut PgConnection) -> LogResult<usize> {

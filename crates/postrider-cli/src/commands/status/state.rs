@@ -6,7 +6,7 @@ use super::gather::{Sink, Slot};
 use crate::{moment, output};
 
 /// As `postrider.stuck` counts.
-const STUCK: Duration = Duration::from_mins(5);
+pub(crate) const STUCK: Duration = Duration::from_mins(5);
 
 /// How a sink is.
 #[derive(Debug, PartialEq, Eq)]
