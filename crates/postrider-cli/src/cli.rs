@@ -1,9 +1,11 @@
 //! The command line, and what happens around every command.
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::commands::{config, init, rebase, run, sql};
+use crate::commands::{
+    completions, config, dead, doctor, emit, init, man, rebase, run, sinks, sql, status, tail, where_is,
+};
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
 use crate::logging;
@@ -36,8 +38,22 @@ enum Command {
     Init(init::Init),
     Run(run::Run),
     Sql(sql::Sql),
+    Emit(emit::Emit),
+    Tail(tail::Tail),
+    Status(status::Status),
+    Doctor(doctor::Doctor),
+    Where(where_is::Where),
+    Dead(dead::Dead),
+    Sinks(sinks::Sinks),
     Rebase(rebase::Rebase),
     Config(config::Configuration),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+/// The definition of the command line, for what is generated from it.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Everything from the arguments to the exit status.
@@ -67,8 +83,17 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Command::Init(command) => command.run(cli.json).await,
             Command::Run(command) => command.run().await,
             Command::Sql(command) => command.run(cli.json),
+            Command::Emit(command) => command.run(cli.json).await,
+            Command::Tail(command) => command.run(cli.json).await,
+            Command::Status(command) => command.run(cli.json).await,
+            Command::Doctor(command) => command.run(cli.json).await,
+            Command::Where(command) => command.run(cli.json).await,
+            Command::Dead(command) => command.run(cli.json).await,
+            Command::Sinks(command) => command.run(cli.json).await,
             Command::Rebase(command) => command.run(cli.json).await,
             Command::Config(command) => command.run(cli.json).await,
+            Command::Completions(command) => command.run(cli.json),
+            Command::Man(command) => command.run(cli.json),
         }
     })
 }
@@ -89,12 +114,9 @@ fn refuse(error: &clap::Error) -> Exit {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
-    use super::Cli;
 
     #[test]
     fn is_consistent() {
-        Cli::command().debug_assert();
+        super::command().debug_assert();
     }
 }

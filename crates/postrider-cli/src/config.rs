@@ -134,6 +134,18 @@ pub(crate) fn load(source: &Source, overrides: &Overrides) -> Result<Config, Fai
     }
 }
 
+/// The names of the sinks in the file, for those who only ask which there are; `None` without a file. Variables need not be set.
+pub(crate) fn sink_names(source: &Source) -> Result<Option<Vec<String>>, Failure> {
+    if source.file().is_none() {
+        return Ok(None);
+    }
+    let examined = examine(source, &Overrides::default(), Depth::Syntax)?;
+    if !examined.report.is_empty() {
+        return Err(Failure::new(Exit::Configuration, examined.report));
+    }
+    Ok(Some(examined.file.sinks.keys().cloned().collect()))
+}
+
 /// Looks at a configuration without refusing it. Fails only if the file cannot be read.
 pub(crate) fn examine(source: &Source, overrides: &Overrides, depth: Depth) -> Result<Examined, Failure> {
     let file = source.file();

@@ -8,8 +8,10 @@ mod config;
 mod connect;
 mod exit;
 mod failure;
+mod glob;
 mod http;
 mod logging;
+mod moment;
 mod notify;
 mod output;
 

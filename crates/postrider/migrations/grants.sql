@@ -41,6 +41,8 @@ begin
         execute format('grant truncate on %s to %I', slot, relay);
     end loop;
 
-    execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag to %I', reader);
+    -- What an operator looks at: where things stand and why, never a payload.
+    execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
+        postrider.throughput, postrider.delivery, postrider.slots to %I', reader);
 end
 $install$;

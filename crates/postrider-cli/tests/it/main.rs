@@ -3,11 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in the functions they share")]
 
 mod config;
+mod dead;
 mod deploy;
+mod doctor;
+mod emit;
+mod generated;
 mod http;
 mod init;
 mod manners;
 mod rebase;
 mod secrets;
+mod sinks;
 mod sql;
+mod status;
 mod support;
+mod tail;
+mod where_is;
+mod world;

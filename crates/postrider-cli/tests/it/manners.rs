@@ -4,7 +4,20 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use crate::support::{End, empty_database, postrider, postrider_on};
 
-const COMMANDS: [&str; 3] = ["init", "sql", "rebase"];
+const COMMANDS: [&str; 12] = [
+    "init",
+    "sql",
+    "emit",
+    "tail",
+    "status",
+    "doctor",
+    "where",
+    "dead",
+    "sinks",
+    "rebase",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_and_version_go_to_standard_output() {

@@ -5,6 +5,8 @@
 //! resolves, retries or discards locks the sink's row first. Without that an event could be put behind one that is discarded at the same
 //! moment, and wait for ever.
 
+pub mod admin;
+
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;

@@ -18,5 +18,6 @@ mod rules;
 mod schema;
 mod storm;
 mod support;
+mod views;
 mod volume;
 mod wake_model;

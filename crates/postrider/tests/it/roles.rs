@@ -21,7 +21,11 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "identity" | "ring" => ("select insert update", false),
         "bell" => ("select update", false),
         "sinks" | "readers" | "leases" | "parked" => ("select insert update delete", false),
-        "cursors" | "backlog" | "lag" => ("select", true),
+        "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots" => {
+            ("select", true)
+        }
+        // Between the other views; they show which events there are.
+        "cursor_groups" | "late" => ("select", false),
         "events" | "seq" | "sinks_sink_seq" | "parked_place_seq" => ("select", false),
         "slot" | "progress_slot" | "armed" | "disarmed" | "armed_until" => ("usage select update", false),
         _ if slot("events_") || slot("progress_") => ("select truncate", false),

@@ -1,0 +1,68 @@
+//! `postrider doctor`: is everything as it must be, and what to do if not.
+
+mod check;
+mod log;
+mod server;
+mod sessions;
+mod sinks;
+
+use clap::Args;
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+
+use self::check::{Check, Grade, Report};
+use crate::config::{self, Source};
+use crate::connect::Target;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output;
+
+/// Check the server, the schema, the log, the sinks, and say what to do about what is wrong
+///
+/// Changes nothing. Works with any role that may connect; what the role may not see is said. Exits with 2 if something is bad.
+#[derive(Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    target: Target,
+
+    #[command(flatten)]
+    source: Source,
+}
+
+impl Doctor {
+    pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
+        let configured = config::sink_names(&self.source)?;
+        let mut connection = self.target.connect().await?;
+        let checks = examine(&mut connection, configured.as_deref()).await?;
+        let is_bad = checks.iter().any(|check| check.grade == Grade::Bad);
+        if json {
+            let checks: Vec<Value> = checks.iter().map(Check::document).collect();
+            output::json(&json!({ "well": !is_bad, "checks": checks }))?;
+        } else {
+            let words: String = checks.iter().map(|check| check.words(output::is_colourful())).collect();
+            output::data(&words)?;
+            let count = |grade| checks.iter().filter(|check| check.grade == grade).count();
+            output::say(&format!(
+                "{} ok, {} to look at, {} bad",
+                count(Grade::Ok),
+                count(Grade::Warn),
+                count(Grade::Bad)
+            ));
+        }
+        Ok(if is_bad { Exit::Found } else { Exit::Fine })
+    }
+}
+
+async fn examine(
+    connection: &mut PgConnection,
+    configured: Option<&[String]>,
+) -> Result<Vec<Check>, Failure> {
+    let mut report = Report::default();
+    server::examine(connection, &mut report).await?;
+    if log::is_installed(connection, &mut report).await? {
+        log::examine(connection, &mut report).await?;
+        sinks::examine(connection, configured, &mut report).await?;
+    }
+    sessions::examine(connection, &mut report).await?;
+    Ok(report.checks)
+}

@@ -1,0 +1,82 @@
+//! `postrider status`: how delivery stands, from the database alone.
+
+mod gather;
+mod print;
+mod state;
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use clap::Args;
+use postrider::schema;
+use postrider_relay::units::Span;
+
+use crate::config::{self, Source};
+use crate::connect::Target;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output;
+
+pub(crate) use self::gather::{Seen, Sink, gather};
+pub(crate) use self::state::{STUCK, State, state};
+
+/// Show how delivery stands: each sink, its backlog and who carries it, and the ring
+///
+/// Asks only the database, so it is right whether or not a relay runs. Any role that may see the views will do. Counts stop at 10,000 events
+/// for each lane; beyond that "at least" is said. Exits with 2 if something is wrong: a sink without a relay, dead events, events that
+/// wait for more than five minutes, a ring that cannot turn. Where there is a configuration file, a sink that is not in it is orphaned.
+#[derive(Args)]
+#[command(after_long_help = "\
+Examples:
+  postrider status
+  postrider status --lanes                       who holds which lane
+  postrider status --watch                       again every two seconds
+  postrider status --json | jq '.sinks[] | select(.trouble)'")]
+pub(crate) struct Status {
+    #[command(flatten)]
+    target: Target,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// Look again and again, every two seconds or as often as given
+    #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "2s", require_equals = true)]
+    watch: Option<Span>,
+
+    /// Show each lane
+    #[arg(long)]
+    lanes: bool,
+}
+
+impl Status {
+    pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
+        let configured = config::sink_names(&self.source)?;
+        let mut connection = self.target.connect().await?;
+        schema::check_version(&mut connection).await?;
+        let redraw = self.watch.is_some() && io::stdout().is_terminal() && !json;
+        loop {
+            let seen = gather(&mut connection).await?;
+            let states: Vec<State> =
+                seen.sinks.iter().map(|sink| state(sink, &seen.slots, configured.as_deref())).collect();
+            let text = if json {
+                format!("{}\n", print::document(&seen, &states))
+            } else {
+                print::words(&seen, &states, self.lanes)
+            };
+            // From the top, and nothing of the last picture below.
+            let wanted = if redraw {
+                output::stream(&format!("\x1b[H\x1b[2J{text}"))?
+            } else {
+                output::stream(&text)?
+            };
+            let well = states.iter().all(|state| state.troubles.is_empty());
+            let exit = if well { Exit::Fine } else { Exit::Found };
+            match self.watch {
+                Some(Span(every)) if wanted => {
+                    tokio::time::sleep(every.max(Duration::from_millis(100))).await;
+                }
+                _ => return Ok(exit),
+            }
+        }
+    }
+}

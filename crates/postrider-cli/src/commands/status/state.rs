@@ -1,0 +1,153 @@
+//! The state of a sink in words, and what is wrong with it.
+
+use std::time::Duration;
+
+use super::gather::{Sink, Slot};
+use crate::{moment, output};
+
+/// As `postrider.stuck` counts.
+pub(crate) const STUCK: Duration = Duration::from_mins(5);
+
+/// How a sink is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    /// One of few words, for machines and tables.
+    pub(crate) word: &'static str,
+    /// What a person must know besides, a sentence each. Empty: all is well.
+    pub(crate) troubles: Vec<String>,
+}
+
+/// Judges. `configured` are the names of the sinks in the configuration, where one was given.
+pub(crate) fn state(sink: &Sink, slots: &[Slot], configured: Option<&[String]>) -> State {
+    let delivery = &sink.delivery;
+    let name = &delivery.sink;
+    let is_orphaned = configured.is_some_and(|names| !names.contains(name));
+    let holds_ring = holds_ring(name, slots);
+    let mut troubles = Vec::new();
+    if is_orphaned {
+        troubles.push(format!(
+            "is not in the configuration and keeps events from being removed: put it back, or give it up with `postrider sinks forget {name}`"
+        ));
+    }
+    let is_running = !delivery.readers.is_empty();
+    let is_paused = delivery.paused_at.is_some();
+    if !is_running && !is_orphaned && !is_paused {
+        troubles.push("no relay carries its events: start one with `postrider run`".to_owned());
+    } else if is_running && delivery.free_lanes > 0 {
+        troubles.push(format!(
+            "nobody holds {} of its lanes: a relay takes them over within seconds, or look at its log",
+            delivery.free_lanes
+        ));
+    }
+    if holds_ring {
+        troubles.push(
+            "holds the ring: no slot is free, and the log grows until it has settled its oldest events"
+                .to_owned(),
+        );
+    }
+    if let Some(oldest) = sink.oldest.filter(|oldest| *oldest >= STUCK && !is_paused) {
+        troubles.push(format!("its oldest event has waited for {}", moment::span(oldest)));
+    }
+    if delivery.dead > 0 {
+        troubles
+            .push(format!("{} dead: see `postrider dead list --sink {name}`", output::events(delivery.dead)));
+    }
+    let word = if is_orphaned {
+        "orphaned"
+    } else if is_paused {
+        "paused"
+    } else if holds_ring {
+        "holding the ring"
+    } else if is_running {
+        "running"
+    } else if delivery.standby.is_empty() {
+        "no relay"
+    } else {
+        "standby"
+    };
+    State { word, troubles }
+}
+
+/// Whether it is in the way of turning the ring: it has not settled a slot that was closed, and no slot is free.
+fn holds_ring(name: &str, slots: &[Slot]) -> bool {
+    let mut closed = slots.iter().filter(|slot| !slot.is_current);
+    closed.clone().all(|slot| !slot.is_empty)
+        && closed.any(|slot| slot.held_by.iter().any(|holder| holder == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::super::gather::Delivery;
+    use super::*;
+
+    fn sink() -> Sink {
+        let delivery = Delivery {
+            sink: "web".to_owned(),
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            paused_at: None,
+            readers: vec!["relay 1".to_owned()],
+            standby: Vec::new(),
+            free_lanes: 0,
+            last_settled_at: None,
+            events_last_minute: 0,
+            waiting: 3,
+            behind: 2,
+            dead: 0,
+        };
+        Sink { delivery, lanes: Vec::new(), oldest: Some(Duration::from_secs(4)) }
+    }
+
+    fn slots(filled: usize, held: &[i16]) -> Vec<Slot> {
+        (0..8)
+            .map(|slot: i16| Slot {
+                slot,
+                is_current: slot == 0,
+                bytes: 1,
+                is_empty: usize::try_from(slot).is_ok_and(|slot| slot >= filled),
+                opened_at: None,
+                closed_at: None,
+                held_by: if held.contains(&slot) { vec!["web".to_owned()] } else { Vec::new() },
+            })
+            .collect()
+    }
+
+    fn word(change: impl FnOnce(&mut Sink)) -> (&'static str, bool) {
+        let mut sink = sink();
+        change(&mut sink);
+        let state = state(&sink, &slots(3, &[0, 1]), None);
+        (state.word, state.troubles.is_empty())
+    }
+
+    #[test]
+    fn every_state_has_its_word() {
+        assert_eq!(word(|_| ()), ("running", true));
+        assert_eq!(word(|sink| sink.delivery.paused_at = Some(OffsetDateTime::UNIX_EPOCH)), ("paused", true));
+        assert_eq!(word(|sink| sink.delivery.readers.clear()), ("no relay", false));
+        assert_eq!(
+            word(|sink| {
+                sink.delivery.standby = std::mem::take(&mut sink.delivery.readers);
+            }),
+            ("standby", false)
+        );
+        assert_eq!(word(|sink| sink.delivery.dead = 1), ("running", false));
+        assert_eq!(word(|sink| sink.delivery.free_lanes = 1), ("running", false));
+        assert_eq!(word(|sink| sink.oldest = Some(STUCK)), ("running", false));
+    }
+
+    #[test]
+    fn a_sink_that_is_not_configured_is_orphaned() {
+        let configured = ["mail".to_owned()];
+        assert_eq!(state(&sink(), &slots(1, &[]), Some(&configured)).word, "orphaned");
+        let configured = ["web".to_owned()];
+        assert_eq!(state(&sink(), &slots(1, &[]), Some(&configured)).word, "running");
+    }
+
+    #[test]
+    fn the_ring_is_held_when_no_slot_is_free() {
+        assert_eq!(state(&sink(), &slots(8, &[0, 4]), None).word, "holding the ring");
+        assert_eq!(state(&sink(), &slots(8, &[0]), None).word, "running");
+        assert_eq!(state(&sink(), &slots(7, &[0, 4]), None).word, "running");
+    }
+}

@@ -1,0 +1,134 @@
+//! `postrider doctor`.
+
+use postrider_testkit::{PostgresServer, Settings, Version};
+use serde_json::{Value, json};
+
+use crate::support::{End, empty_database, postrider_on};
+use crate::world::{create_sink, emit, installed, on, open_reader, park, run};
+
+/// The results by the name of the check.
+fn results(document: &Value) -> Vec<(&str, &str)> {
+    let checks = document["checks"].as_array().unwrap().iter();
+    checks.map(|check| (check["check"].as_str().unwrap(), check["result"].as_str().unwrap())).collect()
+}
+
+fn check<'d>(document: &'d Value, name: &str) -> &'d Value {
+    let mut checks = document["checks"].as_array().unwrap().iter();
+    checks.find(|check| check["check"] == name).unwrap_or_else(|| panic!("no {name} in {document}"))
+}
+
+#[tokio::test]
+async fn a_healthy_database_has_nothing_bad_but_its_test_server() {
+    let database = installed().await;
+    let _reader = open_reader(&database, "web").await;
+    let document = on(&database, &["doctor", "--json"]).expect(2).json();
+    for (name, result) in results(&document) {
+        // The servers of tests run without fsync, and other tests leave transactions open.
+        if !["durability", "long transactions", "oldest snapshot", "connections"].contains(&name) {
+            assert_eq!(result, "ok", "{name}: {document}");
+        }
+    }
+    assert_eq!(check(&document, "durability")["result"], "bad");
+    let end = on(&database, &["doctor"]).expect(2);
+    assert!(end.stdout.contains("→ set fsync = on"), "{}", end.stdout);
+    assert!(end.stderr.contains(" ok, "), "{}", end.stderr);
+}
+
+#[tokio::test]
+async fn without_a_schema_the_remedy_is_init() {
+    let database = empty_database().await;
+    let document = on(&database, &["doctor", "--json"]).expect(2).json();
+    let schema = check(&document, "schema");
+    assert_eq!(
+        (&schema["result"], schema["remedy"].as_str().unwrap().contains("postrider init")),
+        (&json!("bad"), true)
+    );
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_log_is_named_with_its_remedy() {
+    let database = installed().await;
+    create_sink(&database, "web").await;
+    create_sink(&database, "mail").await;
+    emit(&database, "a", "1").await;
+    park(&database, "web", "a", "1", "dead").await;
+    run(
+        &database,
+        "alter table postrider.events_3 set unlogged;
+         alter sequence postrider.seq cache 20;
+         drop index postrider.events_xid_seq;
+         update postrider.sinks set paused_at = now() where name = 'mail';
+         update postrider.events set created_at = now() - interval '1 hour';
+         revoke all on all functions in schema postrider from postrider_emit, postrider_consume",
+    )
+    .await;
+    let document = on(&database, &["doctor", "--json"]).expect(2).json();
+    for (name, result, detail, remedy) in [
+        ("tables", "bad", "postrider.events_3", "alter table postrider.events_3 set logged;"),
+        ("sequence", "bad", "cache 20", "alter sequence postrider.seq cache 1"),
+        ("indexes", "bad", "postrider.events_7 (xid, seq)", "postrider sql | psql"),
+        ("sinks", "bad", "web", "postrider run"),
+        ("paused sinks", "warn", "mail", "postrider sinks resume"),
+        ("dead events", "warn", "1 event at web", "postrider dead list"),
+        ("waiting events", "warn", "web: for 1 h", "postrider status"),
+        ("grants", "warn", "nobody may emit", "--emit-role"),
+    ] {
+        let found = check(&document, name);
+        assert_eq!(found["result"], result, "{found}");
+        assert!(found["detail"].as_str().unwrap().contains(detail), "{detail} in {found}");
+        assert!(found["remedy"].as_str().unwrap().contains(remedy), "{remedy} in {found}");
+    }
+    run(&database, "delete from postrider.progress; select setval('postrider.seq', 1); insert into postrider.identity values (true, 42, 1)").await;
+    let document = on(&database, &["doctor", "--json"]).expect(2).json();
+    assert!(check(&document, "cursors")["detail"].as_str().unwrap().contains("mail"), "{document}");
+}
+
+#[tokio::test]
+async fn another_cluster_needs_a_rebase() {
+    let database = installed().await;
+    run(&database, "insert into postrider.identity values (true, 42, 1)").await;
+    let document = on(&database, &["doctor", "--json"]).expect(2).json();
+    let identity = check(&document, "identity");
+    assert_eq!(identity["result"], "bad");
+    assert!(identity["remedy"].as_str().unwrap().contains("postrider rebase"), "{identity}");
+}
+
+#[tokio::test]
+async fn looking_changes_nothing() {
+    let database = installed().await;
+    on(&database, &["doctor"]).expect(2);
+    let mut connection = database.connect().await.unwrap();
+    let known: i64 = sqlx::query_scalar("select count(*) from postrider.identity")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(known, 0);
+}
+
+#[tokio::test]
+async fn open_and_prepared_transactions_are_named() {
+    let server =
+        PostgresServer::private(Version::default(), Settings::with_prepared_transactions()).await.unwrap();
+    let url = server.url("postgres");
+    End::of(&mut postrider_on(&url, &["init"])).expect(0);
+    let document = End::of(&mut postrider_on(&url, &["doctor", "--json"])).expect(2).json();
+    let wake = check(&document, "wake-up");
+    assert_eq!(
+        (&wake["result"], wake["detail"].as_str().unwrap().contains("100 ms")),
+        (&json!("warn"), true)
+    );
+    for name in ["long transactions", "prepared transactions"] {
+        assert_eq!(check(&document, name)["result"], "ok", "nothing is old yet");
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_look_is_told_what_it_missed() {
+    let database = installed().await;
+    let role = format!("{}_nobody", database.name());
+    run(&database, format!("create role {role} login")).await;
+    let document =
+        End::of(&mut postrider_on(&database.url_as(&role), &["doctor", "--json"])).expect(2).json();
+    assert_eq!(check(&document, "schema")["result"], "warn");
+    run(&database, format!("drop role {role}")).await;
+}

@@ -1,0 +1,122 @@
+//! `postrider emit`.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::support::{End, postrider, postrider_on};
+use crate::world::{ask, installed, on};
+
+const EVENTS: &str = "select string_agg(type || ' ' || coalesce(key, '-') || ' ' || payload::text, ', ' order by seq) from postrider.events";
+
+#[tokio::test]
+async fn one_event_from_the_command_line() {
+    let database = installed().await;
+    let words =
+        ["emit", "order.paid", "{\"order\" :  7}", "--key", "7", "--tenant", "acme", "--entity", "order"];
+    let end = on(&database, &[&words[..], &["--header", "a=b=c", "--header", "d=e"]].concat()).expect(0);
+    let id = end.stdout.trim();
+    assert_eq!(ask(&database, "select id from postrider.events").await, id);
+    assert_eq!(ask(&database, EVENTS).await, "order.paid 7 {\"order\" :  7}");
+    assert_eq!(
+        ask(&database, "select tenant || entity || headers::text from postrider.events").await,
+        r#"acmeorder{"a":"b=c","d":"e"}"#
+    );
+    let document = on(&database, &["emit", "order.paid", "null", "--json"]).expect(0).json();
+    assert_eq!(document["id"].as_str().unwrap().len(), 36);
+
+    let end = on(&database, &["emit", "order.paid", "hello"]).expect(1);
+    assert!(end.stderr.contains("is not JSON") && end.stderr.contains("hint: "), "{}", end.stderr);
+    for words in [
+        &["emit"][..],
+        &["emit", "a"],
+        &["emit", "a", "1", "--header", "x"],
+        &["emit", "a", "1", "--file", "-"],
+    ] {
+        on(&database, words).expect(64);
+    }
+}
+
+/// Runs the binary with this text on its standard input.
+fn piped(url: &str, words: &[&str], input: &str) -> End {
+    let mut child = postrider_on(url, words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    End::from(child.wait_with_output().unwrap())
+}
+
+fn lines(numbers: std::ops::RangeInclusive<u32>) -> String {
+    numbers.map(|n| format!("{{\"type\": \"t\", \"payload\": {n}, \"key\": \"k{n}\"}}\n")).collect()
+}
+
+#[tokio::test]
+async fn many_events_from_a_pipe_in_order() {
+    let database = installed().await;
+    let input =
+        format!("{}\n{}", lines(1..=3), r#"{"type":"t","payload":"a \" string","headers":{"h":"v"}}"#);
+    let end = piped(&database.url(), &["emit", "--file", "-", "--batch", "2"], &input).expect(0);
+    assert_eq!(end.stderr, "4 events committed\n");
+    assert_eq!(ask(&database, EVENTS).await, "t k1 1, t k2 2, t k3 3, t - \"a \\\" string\"");
+    assert_eq!(
+        ask(&database, "select count(distinct xid) from postrider.events").await,
+        "3",
+        "three batches of two lines, one of them blank"
+    );
+    let document = piped(&database.url(), &["emit", "--file", "-", "--json"], &lines(1..=2)).expect(0).json();
+    assert_eq!(document, json!({"committed": 2, "last_line": 2, "error": null}));
+}
+
+#[tokio::test]
+async fn a_bad_line_stops_with_its_number_and_one_can_go_on() {
+    let database = installed().await;
+    let bad = lines(1..=4) + "{\"type\": \"t\", \"payload\": 5, \"kye\": \"k\"}\n" + &lines(6..=6);
+    let end = piped(&database.url(), &["emit", "--file", "-", "--batch", "3"], &bad).expect(1);
+    assert!(end.stderr.contains("line 5") && end.stderr.contains("unknown field `kye`"), "{}", end.stderr);
+    assert!(end.stderr.contains("3 events committed, up to line 3; go on with --skip 3"), "{}", end.stderr);
+    assert_eq!(ask(&database, EVENTS).await, "t k1 1, t k2 2, t k3 3", "nothing of its transaction");
+
+    let good = bad.replace("kye", "key");
+    piped(&database.url(), &["emit", "--file", "-", "--batch", "3", "--skip", "3"], &good).expect(0);
+    assert_eq!(
+        ask(&database, "select string_agg(payload::text, ' ' order by seq) from postrider.events").await,
+        "1 2 3 4 5 6"
+    );
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_is_told_by_its_line() {
+    let database = installed().await;
+    let long = "x".repeat(300);
+    let bad = lines(1..=3) + "\n" + &format!("{{\"type\": \"{long}\", \"payload\": 1}}\n");
+    let end = piped(&database.url(), &["emit", "--file", "-", "--batch", "2", "--json"], &bad).expect(1);
+    assert!(end.stderr.contains("line 5") && end.stderr.contains("255 are allowed"), "{}", end.stderr);
+    assert_eq!((&end.json()["committed"], &end.json()["last_line"]), (&json!(3), &json!(4)));
+}
+
+#[tokio::test]
+async fn a_silent_pipe_gets_committed_what_it_brought() {
+    let database = installed().await;
+    let mut child = postrider_on(&database.url(), &["emit", "--file", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(lines(1..=2).as_bytes()).unwrap();
+    stdin.flush().unwrap();
+    while ask(&database, "select count(*) from postrider.events").await != "2" {}
+    drop(stdin);
+    let end = End::from(child.wait_with_output().unwrap()).expect(0);
+    assert_eq!(end.stderr, "2 events committed\n", "and no bar without a terminal");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_found_without_a_database() {
+    let end = End::of(&mut postrider(&["emit", "--file", "no/such/file"])).expect(1);
+    assert!(end.stderr.contains("no/such/file"), "{}", end.stderr);
+}

@@ -1,0 +1,66 @@
+//! `postrider sinks`.
+
+use serde_json::json;
+
+use crate::world::{ask, create_sink, emit, installed, on, open_reader, park};
+
+#[tokio::test]
+async fn lists_pauses_and_resumes() {
+    let database = installed().await;
+    assert!(on(&database, &["sinks", "list"]).expect(0).stderr.starts_with("none"));
+    create_sink(&database, "web").await;
+    let paused = "select paused_at is not null from postrider.sinks";
+    let document = on(&database, &["sinks", "pause", "web", "--json"]).expect(0).json();
+    assert_eq!(document["changed"], json!(true));
+    assert_eq!(ask(&database, paused).await, "true");
+    let since = ask(&database, "select paused_at from postrider.sinks").await;
+    let end = on(&database, &["sinks", "pause", "web"]).expect(0);
+    assert!(end.stderr.contains("paused already"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select paused_at from postrider.sinks").await, since);
+    let document = on(&database, &["sinks", "list", "--json"]).expect(0).json();
+    assert_eq!(document["sinks"][0]["state"], "paused");
+    assert!(on(&database, &["sinks", "list"]).expect(0).stdout.contains("paused"));
+    on(&database, &["sinks", "resume", "web"]).expect(0);
+    assert_eq!(ask(&database, paused).await, "false");
+    let document = on(&database, &["sinks", "resume", "web", "--json"]).expect(0).json();
+    assert_eq!(document, json!({"sink": "web", "paused_at": null, "changed": false}));
+    let end = on(&database, &["sinks", "pause", "wbe"]).expect(1);
+    assert!(end.stderr.contains("no sink \"wbe\"; there are web"), "{}", end.stderr);
+}
+
+#[tokio::test]
+async fn forgetting_says_what_is_lost_and_does_it_only_when_told() {
+    let database = installed().await;
+    create_sink(&database, "web").await;
+    emit(&database, "a", "1").await;
+    emit(&database, "a", "2").await;
+    park(&database, "web", "a", "3", "dead").await;
+    let end = on(&database, &["sinks", "forget", "web"]).expect(2);
+    assert!(
+        end.stderr.starts_with("web: 2 events not delivered, 0 parked and 1 dead would be given up\n"),
+        "{}",
+        end.stderr
+    );
+    assert!(end.stderr.contains("sinks forget web --yes"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select count(*) from postrider.sinks").await, "1");
+    let document = on(&database, &["sinks", "forget", "web", "--yes", "--json"]).expect(0).json();
+    assert_eq!((&document["done"], &document["undelivered"]["events"]), (&json!(true), &json!(2)));
+    for table in ["sinks", "leases", "progress", "parked"] {
+        assert_eq!(ask(&database, &format!("select count(*) from postrider.{table}")).await, "0", "{table}");
+    }
+    on(&database, &["sinks", "forget", "web", "--yes"]).expect(1);
+}
+
+#[tokio::test]
+async fn a_sink_that_is_read_is_forgotten_only_when_overruled() {
+    let database = installed().await;
+    let _reader = open_reader(&database, "web").await;
+    let end = on(&database, &["sinks", "forget", "web"]).expect(2);
+    assert!(end.stderr.contains("relay 1 reads it"), "{}", end.stderr);
+    let end = on(&database, &["sinks", "forget", "web", "--yes"]).expect(1);
+    assert!(end.stderr.contains("relay 1") && end.stderr.contains("--overrule-readers"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select count(*) from postrider.sinks").await, "1");
+    on(&database, &["sinks", "forget", "web", "--overrule-readers"]).expect(64);
+    on(&database, &["sinks", "forget", "web", "--yes", "--overrule-readers"]).expect(0);
+    assert_eq!(ask(&database, "select count(*) from postrider.sinks").await, "0");
+}

@@ -1,0 +1,143 @@
+//! `postrider tail`.
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::process::{Child, ChildStdout, Stdio};
+
+use postrider_testkit::Database;
+use serde_json::{Value, json};
+
+use crate::support::{End, postrider_on};
+use crate::world::{emit, installed, on, run};
+
+/// A tail at work; ended when dropped.
+struct Following {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Following {
+    /// Begins with the last event, so that its first line says that it has begun.
+    async fn start(database: &Database, words: &[&str]) -> Self {
+        emit(database, "begin.here", "begin").await;
+        let words = [&["tail", "--json", "--lines", "1"], words].concat();
+        let mut child = postrider_on(&database.url(), &words).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut following = Self { child, lines };
+        assert_eq!(following.next()["type"], "begin.here");
+        following
+    }
+
+    fn next(&mut self) -> Value {
+        serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
+    }
+
+    fn types(&mut self, count: usize) -> Vec<String> {
+        (0..count).map(|_| self.next()["type"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn follows_what_commits_also_when_it_commits_late() {
+    let database = installed().await;
+    let mut following = Following::start(&database, &[]).await;
+    let mut slow = database.connect().await.unwrap();
+    sqlx::raw_sql("begin; select postrider.emit('slow', '1', key => 'a')").execute(&mut slow).await.unwrap();
+    emit(&database, "fast", "a").await;
+    assert_eq!(following.types(1), ["fast"], "an open transaction delays only itself");
+    sqlx::raw_sql("commit").execute(&mut slow).await.unwrap();
+    assert_eq!(following.types(1), ["slow"], "its number is lower, and it is not missed");
+    run(&database, "begin; select postrider.emit('lost', '1'); rollback").await;
+    run(
+        &database,
+        "select count(postrider.emit('many', to_json(n), key => n::text)) from generate_series(1, 2000) n",
+    )
+    .await;
+    let mut payloads: Vec<i64> = (0..2000).map(|_| following.next()["payload"].as_i64().unwrap()).collect();
+    payloads.sort_unstable();
+    assert!(payloads.into_iter().eq(1..=2000), "more than a page, each once");
+    // It leaves no trace.
+    let mut connection = database.connect().await.unwrap();
+    let traces: i64 = sqlx::query_scalar(
+        "select (select count(*) from postrider.sinks) + (select count(*) from postrider.readers) + (select count(*) from postrider.progress)",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .unwrap();
+    assert_eq!(traces, 0);
+}
+
+#[tokio::test]
+async fn shows_only_what_is_asked_for() {
+    let database = installed().await;
+    run(
+        &database,
+        "select postrider.emit('order.paid', '{\"a\" :  1}', key => '7', tenant => 'acme', entity => 'order', headers => '{\"h\": \"v\"}');
+         select postrider.emit('order.made', '2', key => '8', tenant => 'acme');
+         select postrider.emit('mail.sent', '3', key => '7')",
+    )
+    .await;
+    let payloads = |words: &[&str], limit: &str| -> Vec<String> {
+        let words = [&["tail", "--json", "--lines", "10", "--limit", limit], words].concat();
+        let end = on(&database, &words).expect(0);
+        let payload = |line: &str| serde_json::from_str::<Value>(line).unwrap()["payload"].to_string();
+        end.stdout.lines().map(payload).collect()
+    };
+    assert_eq!(payloads(&[], "3"), ["{\"a\":1}", "2", "3"]);
+    assert_eq!(payloads(&[], "2"), ["{\"a\":1}", "2"], "ends after so many");
+    assert_eq!(payloads(&["--type", "order.*"], "2").len(), 2);
+    assert_eq!(payloads(&["--type", "mail.*"], "1"), ["3"]);
+    assert_eq!(payloads(&["--key", "7"], "2"), ["{\"a\":1}", "3"]);
+    assert_eq!(payloads(&["--tenant", "acme", "--entity", "order"], "1"), ["{\"a\":1}"]);
+    let end = on(&database, &["tail", "--lines", "2", "--limit", "2", "--json"]).expect(0);
+    assert_eq!(end.stdout.lines().count(), 2, "the last two");
+    assert!(end.stdout.contains("\"payload\":2") && end.stdout.contains("\"payload\":3"), "{}", end.stdout);
+    let end = on(&database, &["tail", "--since", "1h", "--limit", "3"]).expect(0);
+    let first = end.stdout.lines().next().unwrap();
+    assert!(
+        first.contains(" order.paid ") && first.contains("key=7") && first.contains("{\"a\" :  1}"),
+        "{first}"
+    );
+    assert!(!end.stdout.contains('\u{1b}'), "no colours without a terminal");
+
+    let mut following = Following::start(&database, &["--type", "*.here"]).await;
+    emit(&database, "not", "1").await;
+    emit(&database, "once.here", "1").await;
+    let event = following.next();
+    assert_eq!((&event["type"], &event["key"]), (&json!("once.here"), &json!("1")));
+}
+
+#[tokio::test]
+async fn ends_when_nobody_reads() {
+    let database = installed().await;
+    let mut following = Following::start(&database, &[]).await;
+    drop(std::mem::replace(&mut following.lines, BufReader::new(empty()).lines()));
+    while following.child.try_wait().unwrap().is_none() {
+        emit(&database, "more", "1").await;
+    }
+    assert_eq!(following.child.wait().unwrap().code(), Some(0));
+}
+
+/// The output of a command that says nothing.
+fn empty() -> ChildStdout {
+    let mut child = crate::support::postrider(&["sql", "--help"]).stdout(Stdio::piped()).spawn().unwrap();
+    let stdout = child.stdout.take().unwrap();
+    child.wait().unwrap();
+    stdout
+}
+
+#[tokio::test]
+async fn a_role_that_may_only_look_at_views_is_told_so() {
+    let database = installed().await;
+    let role = format!("{}_looks", database.name());
+    run(&database, format!("create role {role} login in role postrider_reader")).await;
+    let end = End::of(&mut postrider_on(&database.url_as(&role), &["tail"])).expect(1);
+    assert!(end.stderr.contains("permission denied"), "{}", end.stderr);
+    run(&database, format!("drop role {role}")).await;
+}
