@@ -49,11 +49,6 @@ impl Supervisor {
         self.tell("STOPPING=1");
     }
 
-    /// One line for `systemctl status`.
-    pub(crate) fn status(&self, line: &str) {
-        self.tell(&format!("STATUS={}", line.replace('\n', " ")));
-    }
-
     /// Whether somebody wants to hear regularly that we are alive.
     pub(crate) fn has_watchdog(&self) -> bool {
         self.watchdog.is_some() && self.socket.is_some()
@@ -127,13 +122,11 @@ mod tests {
         let (systemd, supervisor) = pair("words");
         supervisor.ready();
         supervisor.reloading();
-        supervisor.status("2 sinks\nrunning");
         supervisor.stopping();
         assert_eq!(heard(&systemd), "READY=1");
         let reloading = heard(&systemd);
         let micros = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
         assert!(micros.parse::<u64>().unwrap() > 0);
-        assert_eq!(heard(&systemd), "STATUS=2 sinks running");
         assert_eq!(heard(&systemd), "STOPPING=1");
     }
 

@@ -6,7 +6,6 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use postrider::log::{self, ring};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 use time::OffsetDateTime;
@@ -206,19 +205,19 @@ async fn backlog(connection: &mut PgConnection) -> sqlx::Result<Vec<Backlog>> {
     Ok(rows.into_iter().map(|(sink, events, is_exact)| Backlog { sink, events, is_exact }).collect())
 }
 
-async fn ring_of(connection: &mut PgConnection) -> Result<Ring, log::Error> {
-    type Slot = (i16, bool, bool, i64, Option<f64>);
+async fn ring_of(connection: &mut PgConnection) -> sqlx::Result<Ring> {
+    type Slot = (bool, bool, i64, Option<f64>, Vec<String>);
     let slots: Vec<Slot> = sqlx::query_as(include_str!("sql/ring.sql")).fetch_all(&mut *connection).await?;
     let sinks: Vec<String> =
-        sqlx::query_scalar("select s.name from postrider.sinks s").fetch_all(&mut *connection).await?;
+        sqlx::query_scalar("select s.name from postrider.sinks s").fetch_all(connection).await?;
     let mut ring = Ring { held: sinks.into_iter().map(|sink| (sink, 0)).collect(), ..Ring::default() };
-    for (slot, is_current, is_filled, bytes, age) in slots {
+    for (is_current, is_empty, bytes, age, held_by) in slots {
         ring.bytes += bytes;
-        ring.filled += usize::from(is_filled);
+        ring.filled += usize::from(!is_empty);
         if is_current {
             ring.current_age = age;
-        } else if is_filled {
-            for sink in ring::owed(connection, slot).await? {
+        } else if !is_empty {
+            for sink in held_by {
                 *ring.held.entry(sink).or_default() += 1;
             }
         }
@@ -226,11 +225,10 @@ async fn ring_of(connection: &mut PgConnection) -> Result<Ring, log::Error> {
     Ok(ring)
 }
 
-fn had<T, E: Into<log::Error>>(part: &str, result: Result<T, E>) -> Option<T> {
+fn had<T>(part: &str, result: sqlx::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(error) => {
-            let error = error.into();
             tracing::debug!(part, %error, "a part of the metrics could not be had");
             None
         }

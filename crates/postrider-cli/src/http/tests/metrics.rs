@@ -202,7 +202,7 @@ async fn what_only_the_database_knows_is_shown() {
 #[tokio::test]
 async fn a_part_that_cannot_be_asked_spoils_only_itself() {
     let database = log_with_backlog().await;
-    run(&database, "drop table postrider.parked").await;
+    run(&database, "drop table postrider.parked cascade").await;
     let world = World::over(&database.url()).await;
     let (code, page) = world.get("/metrics").await;
     assert_eq!(code, 200);
