@@ -81,6 +81,7 @@ impl Pipeline {
     /// Runs until it is told to stop or the log needs a person.
     async fn run(&mut self) -> log::error::Result<()> {
         loop {
+            self.forget_lost();
             self.show();
             self.start_delivery();
             self.start_settling();
@@ -142,10 +143,17 @@ impl Pipeline {
         }
     }
 
-    /// What was read is read again.
-    fn start_over(&mut self) {
-        self.window.clear();
-        self.held.clear();
+    /// Forgets what was read in lanes that are not ours any more, or through a connection that is gone: it is read again. Before
+    /// anything else is done: what is read next must not be mixed with it, nor sent when others may have sent it.
+    fn forget_lost(&mut self) {
+        let keys = self.window.retain(|batch, lane| self.reader.holds(batch, lane));
+        keys.iter().for_each(|key| self.held.on_parked(key));
+    }
+
+    /// Forgets all other lanes of the window.
+    fn keep(&mut self, is_kept: impl Fn(&Batch, i16) -> bool) {
+        let keys = self.window.retain(is_kept);
+        keys.iter().for_each(|key| self.held.on_parked(key));
     }
 }
 

@@ -251,5 +251,12 @@ fn pool(settings: &RelaySettings) -> PgPool {
         .max_connections(settings.connections)
         .acquire_timeout(Duration::from_secs(10))
         .idle_timeout(Duration::from_mins(1))
-        .connect_lazy_with(settings.database.clone().application_name("postrider (parking)"))
+        .connect_lazy_with(
+            settings
+                .database
+                .clone()
+                .application_name("postrider (parking)")
+                // A relay that is frozen inside a transaction must not keep others from taking over.
+                .options([("idle_in_transaction_session_timeout", "2s")]),
+        )
 }

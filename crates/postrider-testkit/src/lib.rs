@@ -20,6 +20,7 @@
 
 pub mod bench;
 mod checker;
+mod collector;
 mod database;
 mod pgbouncer;
 mod ports;
@@ -32,6 +33,7 @@ mod server;
 mod user;
 
 pub use checker::{Ledger, Offenders, Receipts, Report};
+pub use collector::{Arrival, Collector, Confirm};
 pub use database::{Database, Template};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{PostgresServer, Settings, Version, postgres, postgres_with};

@@ -1,5 +1,6 @@
 //! Delivering: what is sent next, and what became of it.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,17 +50,16 @@ impl Pipeline {
     }
 
     fn next_work(&mut self) -> Option<Work> {
-        if let Some(due) = self.retries.take_due(&self.reader.lanes()) {
-            return Some(Work::Parked(due));
-        }
-        let oldest = self.window.oldest()?;
-        match self.reader.standing(oldest) {
-            Standing::Held => {}
-            Standing::Expired => return None,
-            Standing::Gone => {
-                self.start_over();
-                return None;
+        if self.retries.has_due() {
+            if let Some(due) = self.retries.take_due(&self.reader.tenures(), self.free()) {
+                return Some(Work::Parked(due));
             }
+            if !self.retries.has_due() {
+                self.reader.keep(BTreeSet::new());
+            }
+        }
+        if self.reader.standing(self.window.oldest()?) != Standing::Held {
+            return None;
         }
         if self.is_strict() && self.window.batches().any(|batch| !self.held.unknown(batch).is_empty()) {
             return None;
@@ -70,10 +70,8 @@ impl Pipeline {
 
     /// How many events may be sent now. Half of the window at most, so that the other half can be settled meanwhile.
     fn room(&self) -> usize {
-        let window = self.settings.max_in_flight as usize;
-        let free = window.saturating_sub(self.window.unsettled());
-        let most = (self.settings.max_batch as usize).min(window.div_ceil(2));
-        match free.min(most) {
+        let most = (self.settings.max_batch as usize).min((self.settings.max_in_flight as usize).div_ceil(2));
+        match self.free().min(most) {
             // What holds everything up was sent before and belongs to the window already.
             0 if !self.window.can_settle() => 1,
             room => room,
@@ -82,7 +80,11 @@ impl Pipeline {
 
     /// Events sent and not settled.
     pub(super) fn in_flight(&self) -> usize {
-        self.window.unsettled()
+        self.window.unsettled() + self.retries.unresolved()
+    }
+
+    fn free(&self) -> usize {
+        (self.settings.max_in_flight as usize).saturating_sub(self.in_flight())
     }
 
     pub(super) fn on_delivery(&mut self, delivery: Delivery) {
@@ -107,6 +109,11 @@ impl Pipeline {
         let mut sent = sent.into_iter();
         for part in parts {
             let records = part.records();
+            if !self.window.has(part) {
+                // Somebody decides anew about them.
+                sent.by_ref().take(records.len()).for_each(drop);
+                continue;
+            }
             let mut delivered = Vec::with_capacity(records.len());
             let mut filtered = 0;
             let fates: Vec<Fate> = records

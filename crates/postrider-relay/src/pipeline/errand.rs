@@ -48,10 +48,10 @@ pub(super) fn news(pool: PgPool, holder: Holder) -> Running {
     })
 }
 
-pub(super) fn due(pool: PgPool, holder: Holder, strict: bool, limit: u32) -> Running {
+pub(super) fn due(pool: PgPool, holder: Holder, lanes: Vec<i16>, strict: bool, limit: u32) -> Running {
     Box::pin(async move {
         let mut connection = pool.acquire().await?;
-        Ok(Errand::Due(parking::due(&mut connection, holder, strict, limit).await?))
+        Ok(Errand::Due(parking::due(&mut connection, holder, &lanes, strict, limit).await?))
     })
 }
 

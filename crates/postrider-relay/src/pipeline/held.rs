@@ -41,7 +41,7 @@ impl HeldKeys {
         *self.pending.entry(key.to_owned()).or_default() += 1;
     }
 
-    /// An event of this key is parked now.
+    /// An event of this key is parked now, or is going to be read again.
     pub(super) fn on_parked(&mut self, key: &str) {
         if let Some(pending) = self.pending.get_mut(key) {
             *pending -= 1;
@@ -58,10 +58,5 @@ impl HeldKeys {
                 Arc::make_mut(&mut self.keys).remove(key);
             }
         }
-    }
-
-    /// Everything is read again.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
     }
 }

@@ -1,6 +1,6 @@
 //! Parked events of the lanes that this relay holds: when they are tried again, and what came of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use postrider::log::Record;
@@ -38,6 +38,8 @@ impl Work {
 pub(super) struct Retries {
     /// Fetched and not tried yet.
     due: Vec<Due>,
+    /// The lanes we held when they were fetched, with the epoch in which each had come to us.
+    tenures: BTreeMap<i16, i64>,
     /// Tried and not stored yet.
     attempts: Vec<Attempt>,
     /// When to look whether something is due.
@@ -52,6 +54,7 @@ impl Default for Retries {
     fn default() -> Self {
         Self {
             due: Vec::new(),
+            tenures: BTreeMap::new(),
             attempts: Vec::new(),
             look_at: None,
             news_at: Instant::now(),
@@ -62,14 +65,33 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// What is due, as far as it is in lanes that are still held.
-    pub(super) fn take_due(&mut self, lanes: &[i16]) -> Option<Vec<Due>> {
-        self.due.retain(|due| lanes.contains(&due.record.lane));
-        if self.due.is_empty() {
+    pub(super) fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// What is due, as far as it is in lanes that were held all the while: what others had in between they may have delivered. The
+    /// first `most` of them; the others are fetched again.
+    pub(super) fn take_due(&mut self, tenures: &BTreeMap<i16, i64>, most: usize) -> Option<Vec<Due>> {
+        if most == 0 {
+            return None;
+        }
+        let mut due = std::mem::take(&mut self.due);
+        due.retain(|due| {
+            let lane = due.record.lane;
+            tenures.contains_key(&lane) && tenures.get(&lane) == self.tenures.get(&lane)
+        });
+        due.truncate(most);
+        if due.is_empty() {
+            self.look_at(Instant::now() + NEWS);
             return None;
         }
         self.trying = true;
-        Some(std::mem::take(&mut self.due))
+        Some(due)
+    }
+
+    /// How many were tried whose outcome is not stored yet.
+    pub(super) fn unresolved(&self) -> usize {
+        self.attempts.len()
     }
 
     pub(super) fn look_at(&mut self, when: Instant) {
@@ -119,8 +141,19 @@ impl Pipeline {
         } else if !self.retries.is_busy() && !self.paused && self.retries.look_at.is_some_and(|at| now >= at)
         {
             self.retries.look_at = None;
-            self.errand = Some(errand::due(pool, holder, self.is_strict(), PAGE));
+            self.errand = Some(self.fetch_due());
         }
+    }
+
+    fn fetch_due(&mut self) -> errand::Running {
+        let retiring = self.reader.retiring();
+        self.retries.tenures = self.reader.tenures();
+        self.retries.tenures.retain(|lane, _| !retiring.contains(lane));
+        let lanes: Vec<i16> = self.retries.tenures.keys().copied().collect();
+        // Kept from here on, not from when it comes back: one that is given up in between would be tried by two.
+        self.reader.keep(lanes.iter().copied().collect());
+        let most = PAGE.min(self.settings.max_in_flight.div_ceil(2));
+        errand::due(self.pool.clone(), self.reader.holder(), lanes, self.is_strict(), most)
     }
 
     /// Lanes of which it is not known yet what is parked.
@@ -155,6 +188,9 @@ impl Pipeline {
             }
             Ok(Errand::Held(lanes, keys)) => self.held.load(&lanes, keys),
             Err(error) => {
+                if !self.retries.is_busy() {
+                    self.reader.keep(BTreeSet::new());
+                }
                 // The reader says the same about the same database, and louder.
                 tracing::debug!(sink = self.settings.name, %error, "asking about parked events failed");
                 self.retries.failures += 1;

@@ -63,30 +63,32 @@ impl Pipeline {
 
     pub(super) fn on_settled(&mut self, settled: Settled) -> log::error::Result<()> {
         let Settled { settling, parked, begun, result } = settled;
+        let parks = !parked.is_empty();
+        for key in parked.into_iter().flatten() {
+            self.held.on_parked(&key);
+        }
         match result {
             Ok(stored) => {
                 self.telemetry.settled(settling.events, begun.elapsed());
-                self.window.on_settled(&settling, &stored.lost);
+                self.window.on_settled(&settling);
                 if !stored.lost.is_empty() {
+                    self.keep(|batch, lane| !stored.lost.contains(&lane) || !settling.speaks_of(batch, lane));
                     tracing::warn!(sink = self.settings.name, lanes = ?stored.lost, "another relay holds these lanes now");
                 }
-                if !parked.is_empty() {
+                if parks {
                     // It may be due at once, if what it was to wait for is gone already.
                     self.retries.look_at(Instant::now());
-                }
-                for key in parked.into_iter().flatten() {
-                    self.held.on_parked(&key);
                 }
                 Ok(())
             }
             // The reader connects again and reads everything again that is not stored.
             Err(error) if error.is_transient() => {
                 tracing::warn!(sink = self.settings.name, %error, "what was delivered could not be settled and is delivered again");
-                self.start_over();
+                self.forget_lost();
                 Ok(())
             }
             Err(Error::ReaderEnded { .. }) => {
-                self.start_over();
+                self.keep(|_, _| false);
                 Ok(())
             }
             Err(error) => Err(error),

@@ -1,6 +1,6 @@
 //! What was read and is not settled yet: what to send next, what is done, how far each lane may be settled. No IO.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -90,8 +90,17 @@ struct Open {
 #[derive(Debug)]
 pub(super) struct Settling {
     marks: Vec<(u64, Vec<(i16, usize)>)>,
+    /// The epoch in which each lane had come to us.
+    tenures: BTreeMap<i16, i64>,
     /// How many events it moves past.
     pub(super) events: usize,
+}
+
+impl Settling {
+    /// Whether a lane of a batch is the one that this spoke of.
+    pub(super) fn speaks_of(&self, batch: &Batch, lane: i16) -> bool {
+        batch.since(lane).is_some_and(|since| self.tenures.get(&lane) == Some(&since))
+    }
 }
 
 /// All batches that are not settled, oldest first.
@@ -128,6 +137,12 @@ impl Window {
     /// Records that are done and not settled.
     pub(super) fn unsettled(&self) -> usize {
         self.unsettled
+    }
+
+    /// Whether the records of a part are still ours.
+    pub(super) fn has(&self, part: &Part) -> bool {
+        let open = self.open.iter().find(|open| open.serial == part.serial);
+        open.is_some_and(|open| open.lanes.iter().any(|lane| lane.number == part.lane))
     }
 
     /// All batches, oldest first.
@@ -205,7 +220,7 @@ impl Window {
     pub(super) fn settlement(&mut self, strict: bool) -> (Settlement, Settling) {
         let mut settlement = Settlement::default();
         settlement.parking = Parking { strict, events: Vec::new() };
-        let mut settling = Settling { marks: Vec::new(), events: 0 };
+        let mut settling = Settling { marks: Vec::new(), tenures: BTreeMap::new(), events: 0 };
         // Lanes with something left to do: what comes later in them has to wait.
         let mut unfinished = HashSet::new();
         for open in &mut self.open {
@@ -220,6 +235,7 @@ impl Window {
                 }
                 settling.events += lane.frontier - lane.settled;
                 marks.push((lane.number, lane.frontier));
+                settling.tenures.extend(open.batch.since(lane.number).map(|since| (lane.number, since)));
             }
             unfinished
                 .extend(open.lanes.iter().filter(|lane| lane.frontier < lane.len).map(|lane| lane.number));
@@ -228,8 +244,8 @@ impl Window {
         (settlement, settling)
     }
 
-    /// It is stored, except for lanes that somebody else holds now.
-    pub(super) fn on_settled(&mut self, settling: &Settling, lost: &[i16]) {
+    /// It is stored.
+    pub(super) fn on_settled(&mut self, settling: &Settling) {
         for (serial, marks) in &settling.marks {
             let Some(open) = self.open.iter_mut().find(|open| open.serial == *serial) else { continue };
             for (number, frontier) in marks {
@@ -239,28 +255,27 @@ impl Window {
                 }
             }
         }
-        for lane in lost {
-            self.forget_lane(*lane);
-        }
+        self.drop_settled();
+    }
+
+    fn drop_settled(&mut self) {
         while self.open.front().is_some_and(|open| open.lanes.iter().all(|lane| lane.settled == lane.len)) {
             self.open.pop_front();
         }
     }
 
-    /// Somebody else reads this lane again.
-    fn forget_lane(&mut self, number: i16) {
+    /// Forgets the lanes that are not to be kept: somebody reads them again, which may be us. Answers the keys of what was to be
+    /// parked of them.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&Batch, i16) -> bool) -> Vec<String> {
+        let mut keys = Vec::new();
         for open in &mut self.open {
-            for lane in open.lanes.extract_if(.., |lane| lane.number == number) {
+            for lane in open.lanes.extract_if(.., |lane| !is_kept(&open.batch, lane.number)) {
                 self.unsent -= lane.len - lane.done();
                 self.unsettled -= lane.done() - lane.settled;
+                keys.extend(lane.parking.into_iter().filter_map(|(_, event)| event.record.key));
             }
         }
-    }
-
-    /// What was read will be read again.
-    pub(super) fn clear(&mut self) {
-        self.open.clear();
-        self.unsent = 0;
-        self.unsettled = 0;
+        self.drop_settled();
+        keys
     }
 }

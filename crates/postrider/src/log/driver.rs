@@ -1,5 +1,6 @@
 //! The task behind a reader: it drives the wake-up protocol, keeps the lease, reads ahead and settles.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,10 @@ pub(super) enum Command {
 /// What a reader can see of its task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct State {
-    pub(super) lanes: Vec<i16>,
+    /// With the epoch in which each came to it.
+    pub(super) lanes: BTreeMap<i16, i64>,
+    /// Those it is about to give up.
+    pub(super) retiring: Vec<i16>,
     pub(super) silence: Option<Silence>,
     pub(super) link: Option<Uuid>,
     pub(super) lease_ends: Option<Instant>,
@@ -405,7 +409,8 @@ impl Driver {
 
     fn show(&self) {
         let state = self.link.as_ref().map(|link| State {
-            lanes: link.lanes.numbers(),
+            lanes: link.lanes.tenures(),
+            retiring: link.lanes.retiring().to_vec(),
             silence: link.bell.silence(),
             link: Some(link.id),
             lease_ends: Some(link.lease_ends()),

@@ -105,6 +105,16 @@ impl Lanes {
         self.held.is_empty()
     }
 
+    /// All lanes, with the epoch in which each came to us.
+    pub fn tenures(&self) -> BTreeMap<i16, i64> {
+        self.held.iter().map(|(number, lane)| (*number, lane.since)).collect()
+    }
+
+    /// The lanes that are to be given up.
+    pub fn retiring(&self) -> &[i16] {
+        &self.retiring
+    }
+
     /// The numbers of all lanes.
     pub fn numbers(&self) -> Vec<i16> {
         self.held.keys().copied().collect()

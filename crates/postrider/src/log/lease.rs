@@ -135,6 +135,25 @@ pub async fn balance_by(
     Ok((Some((new, cursors)), surplus))
 }
 
+/// How long until the next heartbeat of somebody else who holds lanes of the sink is overdue, if none comes.
+pub async fn next_overdue(
+    connection: &mut PgConnection,
+    reader: Uuid,
+    sink: i32,
+) -> Result<Option<Duration>> {
+    let seconds: Option<f64> = sqlx::query_scalar(
+        "select extract(epoch from min(r.expires_at) - clock_timestamp())::double precision
+         from postrider.readers r
+         where r.reader <> $1 and r.expires_at > clock_timestamp()
+           and exists (select from postrider.leases l where l.sink = $2 and l.owner = r.reader)",
+    )
+    .bind(reader)
+    .bind(sink)
+    .fetch_one(connection)
+    .await?;
+    Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
+}
+
 /// Hands every lane back and says goodbye, so that others need not wait for the lease to run out.
 pub async fn release(connection: &mut PgConnection, reader: Uuid) -> Result<()> {
     let mut transaction = connection.begin().await?;

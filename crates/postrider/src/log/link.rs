@@ -22,6 +22,9 @@ use super::{flush, identity, lease, ring, session, share, sink};
 /// Pages with records, by lane.
 pub(super) type Found = BTreeMap<i16, (Place, Page)>;
 
+/// Looked for a little later than it is due, so that it is due by the server's clock too.
+const OVERDUE: Duration = Duration::from_millis(10);
+
 /// What was read and is not known to be durable yet.
 struct Unreleased {
     found: Found,
@@ -125,6 +128,10 @@ impl Link {
         )
         .await?;
         self.lanes.retire(surplus);
+        // Who died just after a heartbeat would be missed only at the one after next, a third of a lease too late.
+        if let Some(overdue) = lease::next_overdue(&mut self.connection, reader, self.tenure.sink).await? {
+            self.next_heartbeat = self.next_heartbeat.min(Instant::now() + overdue + OVERDUE);
+        }
         let Some((tenure, cursors)) = change else {
             return Ok(false);
         };

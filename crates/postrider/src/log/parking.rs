@@ -106,10 +106,12 @@ pub(super) async fn park(
     Ok(())
 }
 
-/// The parked events of these lanes that are due, those behind them with `ordering: strict` included, in order of delivery.
+/// The parked events of these lanes that are due, those behind them with `ordering: strict` included, in order of delivery. Of lanes
+/// that somebody else holds by now there are none.
 pub async fn due(
     connection: &mut PgConnection,
     holder: Holder,
+    lanes: &[i16],
     strict: bool,
     limit: u32,
 ) -> Result<Vec<Due>> {
@@ -118,6 +120,7 @@ pub async fn due(
         .bind(holder.reader)
         .bind(strict)
         .bind(i64::from(limit))
+        .bind(lanes)
         .fetch_all(connection)
         .await?;
     rows.iter().map(due_of).collect()

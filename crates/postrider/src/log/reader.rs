@@ -1,6 +1,6 @@
 //! A reader: every committed event once, in order per key, from the lanes it holds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -270,7 +270,26 @@ impl Reader {
 
     /// The lanes it holds at the moment.
     pub fn lanes(&self) -> Vec<i16> {
-        self.state.borrow().lanes.clone()
+        self.state.borrow().lanes.keys().copied().collect()
+    }
+
+    /// The lanes it holds, with the epoch in which each came to it. None while its lease has run out: others may have them.
+    pub fn tenures(&self) -> BTreeMap<i16, i64> {
+        let state = self.state.borrow();
+        let is_held = state.lease_ends.is_some_and(|ends| Instant::now() < ends);
+        if is_held { state.lanes.clone() } else { BTreeMap::new() }
+    }
+
+    /// The lanes it is about to give up to others: nothing new is to be begun in them.
+    pub fn retiring(&self) -> Vec<i16> {
+        self.state.borrow().retiring.clone()
+    }
+
+    /// Whether a lane of a batch is still the one that it was read from. If not, somebody reads these records again.
+    pub fn holds(&self, batch: &Batch, lane: i16) -> bool {
+        let state = self.state.borrow();
+        state.link == Some(batch.link)
+            && batch.since(lane).is_some_and(|since| state.lanes.get(&lane) == Some(&since))
     }
 
     /// Why producers do not wake this reader, if they do not.

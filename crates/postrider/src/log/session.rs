@@ -15,7 +15,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("synchronous_commit", "on"),
     ("statement_timeout", "1min"),
     ("lock_timeout", "5s"),
-    ("idle_in_transaction_session_timeout", "30s"),
+    // A reader that is frozen inside a transaction holds locks that others need to take its lanes over.
+    ("idle_in_transaction_session_timeout", "2s"),
     ("jit", "off"),
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),

@@ -1,6 +1,6 @@
 -- Parked events of the lanes that a reader holds whose time has come, and with strict ordering those behind them.
 --
---   $1 sink, $2 reader, $3 strict, $4 how many
+--   $1 sink, $2 reader, $3 strict, $4 how many, $5 lanes
 with head as materialized (
     select p.place, p.key
     from postrider.leases l
@@ -8,7 +8,7 @@ with head as materialized (
         select p.place, p.key, p.next_attempt_at from postrider.parked p
         where p.sink = l.sink and p.lane = l.lane and p.state = 'waiting' and p.next_attempt_at <= clock_timestamp()
         order by p.next_attempt_at limit $4) p
-    where l.sink = $1 and l.owner = $2
+    where l.sink = $1 and l.owner = $2 and l.lane = any ($5)
     order by p.next_attempt_at
     limit $4
 ),
