@@ -72,7 +72,22 @@ pub(crate) struct Target {
 impl Target {
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
-        open(options(self.database.as_deref())?.application_name("postrider")).await
+        open(self.options()?).await
+    }
+
+    /// Opens a connection for looking at the state of things: large plans over small tables, which take seconds to compile and
+    /// microseconds to run.
+    pub(crate) async fn connect_to_look(&self) -> Result<PgConnection, Failure> {
+        match open(self.options()?.options([("jit", "off")])).await {
+            // A pooler does not let settings through.
+            Err(failure) if failure.to_string().contains("startup parameter") => open(self.options()?).await,
+            opened => opened,
+        }
+    }
+
+    fn options(&self) -> Result<PgConnectOptions, Failure> {
+        // A slow statement is the server's to log; here it would drown the answer.
+        Ok(options(self.database.as_deref())?.application_name("postrider").disable_statement_logging())
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let configured = config::sink_names(&self.source)?;
-        let mut connection = self.target.connect().await?;
+        let mut connection = self.target.connect_to_look().await?;
         let checks = examine(&mut connection, configured.as_deref()).await?;
         let is_bad = checks.iter().any(|check| check.grade == Grade::Bad);
         if json {

@@ -56,7 +56,6 @@ impl Run {
         let serving = self.serve(&config, &relay, closed).await?;
         let supervisor = Supervisor::from_env();
         supervisor.ready();
-        supervisor.status(&format!("carrying events to {} sinks", config.relay.sinks.len()));
         let watcher = relay.watcher();
         let ended = loop {
             let signal = tokio::select! {

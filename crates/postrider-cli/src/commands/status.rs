@@ -51,7 +51,7 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let configured = config::sink_names(&self.source)?;
-        let mut connection = self.target.connect().await?;
+        let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         let redraw = self.watch.is_some() && io::stdout().is_terminal() && !json;
         loop {

@@ -49,7 +49,7 @@ pub(crate) struct Tail {
 
 impl Tail {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect().await?;
+        let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         let mut printer = Printer::new(json, self.limit);
         let past = match self.since {

@@ -33,7 +33,7 @@ pub(crate) struct Where {
 
 impl Where {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect().await?;
+        let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         match find::find(&mut connection, &self.id).await? {
             Found::InLog(event, sinks) => {

@@ -36,7 +36,7 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect().await?;
+        let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         let selection = self.which.selection(Vec::new());
         let matched = admin::count(&mut connection, &selection).await?;

@@ -32,7 +32,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect().await?;
+        let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         let selection =
             Selection { ids: self.ids, sink: self.sink, include_parked: true, ..Selection::default() };
