@@ -17,7 +17,7 @@ use super::lease;
 use super::link::Link;
 use super::parking::{Holder, Parking};
 use super::reader::{Batch, Kept, ReaderOptions, Settled};
-use super::settling::{Ended, Running};
+use super::settling::{Ended, Meanwhile, Running, end_of};
 use super::wake::{Action, Event, Sleeper};
 
 /// After work a reader looks this often at the shortest interval before it sleeps or slows down: work tends to follow work, and
@@ -30,15 +30,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What a reader asks of its task.
 #[derive(Debug)]
 pub(super) enum Command {
-    Settle {
-        link: Uuid,
-        cursors: Vec<(i16, Settling)>,
-        parking: Parking,
-        reply: oneshot::Sender<Result<Settled>>,
-    },
-    Close {
-        reply: oneshot::Sender<Result<()>>,
-    },
+    Settle(Settle),
+    Close { reply: oneshot::Sender<Result<()>> },
+}
+
+/// Store how far each lane is delivered.
+#[derive(Debug)]
+pub(super) struct Settle {
+    pub(super) sink: String,
+    pub(super) link: Uuid,
+    pub(super) cursors: Vec<(i16, Settling)>,
+    pub(super) parking: Parking,
+    pub(super) reply: oneshot::Sender<Result<Settled>>,
 }
 
 /// What a reader can see of its task.
@@ -130,9 +133,9 @@ impl Driver {
                 None => self.commands.try_recv().ok(),
             };
             match command {
-                Some(Command::Settle { link, cursors, parking, reply }) => {
+                Some(Command::Settle(settle)) => {
                     self.end_settling().await;
-                    self.begin_settling(link, &cursors, parking, reply);
+                    self.begin_settling(settle);
                     continue;
                 }
                 Some(Command::Close { reply }) => {
@@ -198,9 +201,16 @@ impl Driver {
             return self.rest(self.options.idle.1).await;
         }
         let (shortest, longest) = self.options.idle;
+        let mut meanwhile = Meanwhile {
+            holder: self.holder,
+            commands: &mut self.commands,
+            pending: &mut self.pending,
+            settling: &mut self.settling,
+            ended: &mut self.ended,
+        };
         match link.sleeper.next() {
             Action::Look => {
-                let (pages, xmin) = link.look(&self.options).await?;
+                let (pages, xmin) = link.look(&self.options, &mut meanwhile).await?;
                 let found = !pages.is_empty();
                 link.sleeper.on(Event::Looked { found, xmin });
                 if found {
@@ -227,7 +237,7 @@ impl Driver {
             Action::Disarm(_) if self.rung => {
                 // One look more than the protocol asks for never hurts, and what rang is in hand before disarming has committed.
                 self.rung = false;
-                let (pages, _) = link.look(&self.options).await?;
+                let (pages, _) = link.look(&self.options, &mut meanwhile).await?;
                 if !pages.is_empty() {
                     self.idle_rounds = 0;
                     self.ready = Some(Batch { link: link.id, pages, read_at: Instant::now() });
@@ -334,23 +344,11 @@ impl Driver {
         Ok(())
     }
 
-    fn begin_settling(
-        &mut self,
-        of: Uuid,
-        cursors: &[(i16, Settling)],
-        parking: Parking,
-        reply: oneshot::Sender<Result<Settled>>,
-    ) {
-        let lost = || Error::ConnectionLost { sink: self.options.sink.clone() };
-        let task = match self.link.as_mut().filter(|link| link.id == of) {
-            Some(link) => link.begin_settling(cursors),
-            None => Err(lost()),
-        };
-        match task {
-            Ok(task) => self.settling = Some(task.begin(self.holder, parking, reply)),
-            // Nobody may be waiting for it any more.
-            Err(error) => drop(reply.send(Err(error))),
-        }
+    fn begin_settling(&mut self, settle: Settle) {
+        let mut holding = self.link.as_mut().map(Link::holding);
+        let (commands, pending) = (&mut self.commands, &mut self.pending);
+        let (settling, ended) = (&mut self.settling, &mut self.ended);
+        Meanwhile { holder: self.holder, commands, pending, settling, ended }.begin(settle, holding.as_mut());
     }
 
     /// Waits for the settling that is on its way, if there is one.
@@ -363,7 +361,7 @@ impl Driver {
         match ended {
             Ok(Ok(stored)) => {
                 if let Some(link) = &mut self.link {
-                    link.on_stored(stored);
+                    link.holding().on_stored(stored);
                 }
             }
             Ok(Err((error, reply))) => {
@@ -423,13 +421,5 @@ impl Driver {
             *shown = state;
             changed
         });
-    }
-}
-
-/// The end of the settling that is on its way.
-async fn end_of(settling: &mut Option<Running>) -> Ended {
-    match settling {
-        Some(running) => running.await,
-        None => std::future::pending().await,
     }
 }

@@ -9,13 +9,14 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::bell::Bell;
+use super::cursor::Cursor;
 use super::error::{Error, Result};
-use super::lanes::{Lanes, Place, Settling};
+use super::lanes::{Lanes, Place};
 use super::progress::Tenure;
 use super::reader::{Kept, ReaderOptions};
 use super::ring::Turn;
 use super::round::{self, Page, Round};
-use super::settling::{Stored, Task};
+use super::settling::{Holding, Meanwhile};
 use super::wake::Sleeper;
 use super::{flush, identity, lease, ring, session, share, sink};
 
@@ -155,10 +156,14 @@ impl Link {
     /// Reads one round over all lanes. Answers the pages that have records, and the xmin of the round's snapshot.
     ///
     /// May be dropped at any await: the lanes move only together with what is kept for the next call.
-    pub(super) async fn look(&mut self, options: &ReaderOptions) -> Result<(Found, u64)> {
+    pub(super) async fn look(
+        &mut self,
+        options: &ReaderOptions,
+        meanwhile: &mut Meanwhile<'_>,
+    ) -> Result<(Found, u64)> {
         let mut xmin = u64::MAX;
         if self.unreleased.is_none() {
-            let rounds = self.read(options).await?;
+            let rounds = self.read(options, meanwhile).await?;
             let mut unreleased = Unreleased { found: Found::new(), inserted: 0, flushed: u64::MAX };
             for round in rounds {
                 xmin = xmin.min(round.facts.xmin);
@@ -188,63 +193,31 @@ impl Link {
         Ok((self.unreleased.take().map(|unreleased| unreleased.found).unwrap_or_default(), xmin))
     }
 
-    async fn read(&mut self, options: &ReaderOptions) -> Result<Vec<Round>> {
+    async fn read(&mut self, options: &ReaderOptions, meanwhile: &mut Meanwhile<'_>) -> Result<Vec<Round>> {
         let groups = self.lanes.groups();
         let lanes = groups.iter().map(BTreeMap::len).sum();
-        let mut budget = options.batch_bytes.get();
+        let budget = options.batch_bytes.get();
         let page = self.pages.page(options.page, budget, lanes);
-        if let [group] = groups.as_slice() {
-            let connection = &mut self.connection;
-            let round =
-                round::read_within(connection, round::READ, self.all_lanes, group, page, &mut budget).await?;
-            self.pages.learn([&round]);
-            return Ok(vec![round]);
-        }
-        // Lanes that were settled at different moments come together by being read under one snapshot.
-        let mut together =
-            self.connection.begin_with("begin isolation level repeatable read read only").await?;
-        let mut rounds = Vec::with_capacity(groups.len());
-        for group in &groups {
-            let connection = &mut together;
-            rounds.push(
-                round::read_within(connection, round::READ, self.all_lanes, group, page, &mut budget).await?,
-            );
-        }
-        together.commit().await?;
+        let mut holding = Holding {
+            link: self.id,
+            lanes: &mut self.lanes,
+            tenure: &mut self.tenure,
+            settler: &mut self.settler,
+        };
+        let reading = read(&mut self.connection, &groups, self.all_lanes, page, budget);
+        let rounds = meanwhile.during(reading, &mut holding).await?;
         self.pages.learn(&rounds);
         Ok(rounds)
     }
 
-    /// Takes note of what is delivered, and begins to store it. Only one settling at a time is on its way.
-    pub(super) fn begin_settling(&mut self, delivered: &[(i16, Settling)]) -> Result<Task> {
-        let mut lost = Vec::new();
-        let mut events = 0;
-        for (lane, settling) in delivered {
-            match self.lanes.on_delivered(*lane, settling)? {
-                Some(more) => events += more,
-                None => lost.push(*lane),
-            }
+    /// What settling needs, apart from what reading needs.
+    pub(super) fn holding(&mut self) -> Holding<'_> {
+        Holding {
+            link: self.id,
+            lanes: &mut self.lanes,
+            tenure: &mut self.tenure,
+            settler: &mut self.settler,
         }
-        let lanes = delivered.iter().map(|(lane, _)| *lane).collect();
-        let connection = self.settler.take().ok_or_else(|| self.lost())?;
-        let rounds = self.lanes.rounds();
-        Ok(Task {
-            connection,
-            tenure: self.tenure.clone(),
-            cursors: self.lanes.settled(),
-            rounds,
-            events,
-            lanes,
-            lost,
-        })
-    }
-
-    /// A settling has ended well.
-    pub(super) fn on_stored(&mut self, stored: Stored) {
-        self.settler = Some(stored.connection);
-        self.tenure.number = stored.tenure.number;
-        self.lanes.bound_by(stored.settled.bound, stored.rounds);
-        self.lanes.keep_only(&stored.settled.lanes);
     }
 
     /// Until when nobody else can have taken its lanes.
@@ -255,6 +228,27 @@ impl Link {
     fn lost(&self) -> Error {
         Error::LeaseLost { sink: self.tenure.name.clone(), epoch: self.tenure.epoch }
     }
+}
+
+/// Reads one round of every group.
+async fn read(
+    connection: &mut PgConnection,
+    groups: &[BTreeMap<i16, Cursor>],
+    lanes: usize,
+    page: i64,
+    mut budget: usize,
+) -> Result<Vec<Round>> {
+    if let [group] = groups {
+        return Ok(vec![round::read_within(connection, round::READ, lanes, group, page, &mut budget).await?]);
+    }
+    // Lanes that were settled at different moments come together by being read under one snapshot.
+    let mut together = connection.begin_with("begin isolation level repeatable read read only").await?;
+    let mut rounds = Vec::with_capacity(groups.len());
+    for group in groups {
+        rounds.push(round::read_within(&mut together, round::READ, lanes, group, page, &mut budget).await?);
+    }
+    together.commit().await?;
+    Ok(rounds)
 }
 
 /// Pages that make batches of about the size that is wanted, by the size of the events that came last.

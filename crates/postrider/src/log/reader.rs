@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::bell::{Hint, Silence};
-use super::driver::{Command, Driver, State};
+use super::driver::{Command, Driver, Settle, State};
 use super::error::{Error, Result};
 use super::lanes::Settling;
 use super::link::Found;
@@ -355,8 +355,8 @@ impl Settler {
         let gone = || Error::ReaderEnded { sink: self.sink.clone() };
         let Some(link) = settlement.link else { return Ok(Settled::default()) };
         let (reply, answer) = oneshot::channel();
-        let settle =
-            Command::Settle { link, cursors: settlement.cursors, parking: settlement.parking, reply };
+        let Settlement { cursors, parking, .. } = settlement;
+        let settle = Command::Settle(Settle { sink: self.sink.clone(), link, cursors, parking, reply });
         self.commands.send(settle).await.map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }

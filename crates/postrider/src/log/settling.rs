@@ -1,17 +1,116 @@
 //! A settling on its way: stored through a connection of its own, while the next round is read.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinHandle};
+use uuid::Uuid;
 
 use super::cursor::Cursor;
+use super::driver::{Command, Settle};
 use super::error::{Error, Result};
+use super::lanes::{Lanes, Settling};
 use super::parking::{self, Holder, Parking};
 use super::progress::{self, Tenure};
 use super::reader::Settled;
+
+/// The side of a link that settling needs, so that it can go on while the other side reads.
+pub(super) struct Holding<'l> {
+    pub(super) link: Uuid,
+    pub(super) lanes: &'l mut Lanes,
+    pub(super) tenure: &'l mut Tenure,
+    pub(super) settler: &'l mut Option<PgConnection>,
+}
+
+impl Holding<'_> {
+    /// Takes note of what is delivered, and says what is to be stored. Only one settling at a time is on its way.
+    fn task(&mut self, delivered: &[(i16, Settling)]) -> Result<Task> {
+        let mut lost = Vec::new();
+        let mut events = 0;
+        for (lane, settling) in delivered {
+            match self.lanes.on_delivered(*lane, settling)? {
+                Some(more) => events += more,
+                None => lost.push(*lane),
+            }
+        }
+        let lanes = delivered.iter().map(|(lane, _)| *lane).collect();
+        let (sink, epoch) = (self.tenure.name.clone(), self.tenure.epoch);
+        let connection = self.settler.take().ok_or(Error::LeaseLost { sink, epoch })?;
+        let (tenure, cursors, rounds) = (self.tenure.clone(), self.lanes.settled(), self.lanes.rounds());
+        Ok(Task { connection, tenure, cursors, rounds, events, lanes, lost })
+    }
+
+    /// A settling has ended well.
+    pub(super) fn on_stored(&mut self, stored: Stored) {
+        *self.settler = Some(stored.connection);
+        self.tenure.number = stored.tenure.number;
+        self.lanes.bound_by(stored.settled.bound, stored.rounds);
+        self.lanes.keep_only(&stored.settled.lanes);
+    }
+}
+
+/// What a reader may ask for while its driver reads.
+pub(super) struct Meanwhile<'d> {
+    pub(super) holder: Holder,
+    pub(super) commands: &'d mut mpsc::Receiver<Command>,
+    /// A command that has to wait until the round is read.
+    pub(super) pending: &'d mut Option<Command>,
+    pub(super) settling: &'d mut Option<Running>,
+    pub(super) ended: &'d mut Option<Ended>,
+}
+
+impl Meanwhile<'_> {
+    /// Begins to store how far `holding` is delivered, and answers the reader when it is.
+    pub(super) fn begin(&mut self, settle: Settle, holding: Option<&mut Holding<'_>>) {
+        let Settle { sink, link, cursors, parking, reply } = settle;
+        let task = match holding.filter(|holding| holding.link == link) {
+            Some(holding) => holding.task(&cursors),
+            None => Err(Error::ConnectionLost { sink }),
+        };
+        match task {
+            Ok(task) => *self.settling = Some(task.begin(self.holder, parking, reply)),
+            // Nobody may be waiting for it any more.
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    /// Waits for a round, and settles while it is read: a settling that waited for the round would hold up all delivery.
+    pub(super) async fn during<T>(
+        &mut self,
+        reading: impl Future<Output = T>,
+        holding: &mut Holding<'_>,
+    ) -> T {
+        let mut reading = pin!(reading);
+        loop {
+            let may_settle = self.pending.is_none() && self.settling.is_none() && self.ended.is_none();
+            tokio::select! {
+                read = &mut reading => return read,
+                Some(command) = self.commands.recv(), if may_settle => match command {
+                    Command::Settle(settle) => self.begin(settle, Some(holding)),
+                    close @ Command::Close { .. } => *self.pending = Some(close),
+                },
+                ended = end_of(self.settling) => {
+                    *self.settling = None;
+                    match ended {
+                        Ok(Ok(stored)) => holding.on_stored(stored),
+                        failed => *self.ended = Some(failed),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The end of the settling that is on its way.
+pub(super) async fn end_of(settling: &mut Option<Running>) -> Ended {
+    match settling {
+        Some(running) => running.await,
+        None => std::future::pending().await,
+    }
+}
 
 /// What is to be stored.
 pub(super) struct Task {
