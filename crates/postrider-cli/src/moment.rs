@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use postrider_relay::units::Span;
-use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
 
 /// A time, or how long ago it was: `2026-03-01T12:00:00Z`, `2026-03-01`, `15m`.
 pub(crate) fn parse(text: &str) -> Result<OffsetDateTime, String> {
@@ -15,9 +15,14 @@ pub(crate) fn parse(text: &str) -> Result<OffsetDateTime, String> {
     }
     let candidates =
         [text.replacen(' ', "T", 1), format!("{text}T00:00:00Z"), format!("{}Z", text.replacen(' ', "T", 1))];
-    candidates.iter().find_map(|candidate| OffsetDateTime::parse(candidate, &Rfc3339).ok()).ok_or_else(|| {
-        "give a time such as 2026-03-01T12:00:00Z, or how long ago it was, such as 15m, 2h or 7d".to_owned()
-    })
+    candidates
+        .iter()
+        .find_map(|candidate| OffsetDateTime::parse(candidate, &Rfc3339).ok())
+        .map(|moment| moment.to_offset(UtcOffset::UTC))
+        .ok_or_else(|| {
+            "give a time such as 2026-03-01T12:00:00Z, or how long ago it was, such as 15m, 2h or 7d"
+                .to_owned()
+        })
 }
 
 /// For machines and for people.

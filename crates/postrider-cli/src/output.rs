@@ -72,7 +72,7 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
             widest.max(heading.chars().count())
         })
         .collect();
-    let is_number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == "-";
+    let is_number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || ",.-".contains(c));
     let to_the_right: Vec<bool> = (0..headings.len())
         .map(|column| cells(column).all(is_number) && cells(column).next().is_some())
         .collect();

@@ -30,8 +30,8 @@ async fn lists_page_by_page_and_selects() {
     assert_eq!(ids(&[]), [paid.clone(), sent.clone()]);
     assert_eq!(ids(&["--parked"]).len(), 4);
     assert_eq!(ids(&["--parked", "--sink", "mail"]), [other]);
-    assert_eq!(ids(&["--key", "2"]), [sent.clone()]);
-    assert_eq!(ids(&["--type", "order.*"]), [paid.clone()]);
+    assert_eq!(ids(&["--key", "2"]), std::slice::from_ref(&sent));
+    assert_eq!(ids(&["--type", "order.*"]), std::slice::from_ref(&paid));
     assert_eq!(ids(&["--type", "order_*"]), [""; 0], "no SQL pattern");
     assert_eq!(ids(&["--error", "too_large"]).len(), 2);
     assert_eq!(ids(&["--error", "far TOO"]).len(), 2, "words of the reason");

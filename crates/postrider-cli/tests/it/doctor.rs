@@ -66,7 +66,7 @@ async fn what_is_wrong_with_the_log_is_named_with_its_remedy() {
     for (name, result, detail, remedy) in [
         ("tables", "bad", "postrider.events_3", "alter table postrider.events_3 set logged;"),
         ("sequence", "bad", "cache 20", "alter sequence postrider.seq cache 1"),
-        ("indexes", "bad", "postrider.events_7 (xid, seq)", "postrider sql | psql"),
+        ("indexes", "bad", "postrider.events_0 (xid, seq)", "postrider sql | psql"),
         ("sinks", "bad", "web", "postrider run"),
         ("paused sinks", "warn", "mail", "postrider sinks resume"),
         ("dead events", "warn", "1 event at web", "postrider dead list"),

@@ -1,5 +1,6 @@
 //! `postrider emit`.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Stdio;
 
@@ -51,7 +52,11 @@ fn piped(url: &str, words: &[&str], input: &str) -> End {
 }
 
 fn lines(numbers: std::ops::RangeInclusive<u32>) -> String {
-    numbers.map(|n| format!("{{\"type\": \"t\", \"payload\": {n}, \"key\": \"k{n}\"}}\n")).collect()
+    let mut text = String::new();
+    for n in numbers {
+        writeln!(text, r#"{{"type": "t", "payload": {n}, "key": "k{n}"}}"#).unwrap();
+    }
+    text
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde::Deserialize;
+use serde::de::{Error as _, IgnoredAny};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
@@ -83,6 +84,11 @@ struct Event<'l> {
 impl Line {
     /// What is wrong with it, if anything.
     pub(super) fn check(&self) -> Result<(), serde_json::Error> {
+        // An array of the fields' values would be read as well, and is not what the server takes.
+        if !self.text.trim_start().starts_with('{') {
+            return serde_json::from_str::<IgnoredAny>(&self.text)
+                .and_then(|_| Err(serde_json::Error::custom("a JSON object is needed")));
+        }
         serde_json::from_str::<Event<'_>>(&self.text).map(drop)
     }
 
@@ -104,7 +110,9 @@ mod tests {
         assert_eq!(check(r#"{"type": "a", "payload": null, "key": null, "headers": {"a": "b"}}"#), Ok(()));
         for (text, complaint) in [
             ("", "EOF"),
-            ("[]", "invalid type"),
+            ("[]", "a JSON object"),
+            (r#"["a", 1]"#, "a JSON object"),
+            ("x", "expected value"),
             (r#"{"type": "a"}"#, "missing field `payload`"),
             (r#"{"payload": 1}"#, "missing field `type`"),
             (r#"{"type": "a", "payload": 1, "kye": "7"}"#, "unknown field `kye`"),

@@ -116,5 +116,7 @@ fn time_of(id: Uuid) -> Option<OffsetDateTime> {
         return None;
     }
     let (seconds, nanos) = id.get_timestamp()?.to_unix();
-    Some(OffsetDateTime::UNIX_EPOCH + Duration::new(seconds, nanos))
+    // Anybody can write an id: this one may be of the year 10,000.
+    let since = time::Duration::try_from(Duration::new(seconds, nanos)).ok()?;
+    OffsetDateTime::UNIX_EPOCH.checked_add(since)
 }

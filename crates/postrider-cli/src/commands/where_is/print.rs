@@ -167,8 +167,8 @@ fn parked_document(parked: &Parked) -> Value {
 
 pub(super) fn gone(id: &str, written_at: OffsetDateTime, parked: &[Parked]) -> String {
     let mut text = format!(
-        "{} was written at about {} and is not in the log any more: its slot was emptied, which happens only when every sink has \
-         settled it\n",
+        "{} was written at about {}, before everything that the log still has: if it was committed, its slot was emptied, which happens \
+         only when every sink has settled it\n",
         output::plain(id),
         moment::short(written_at)
     );
