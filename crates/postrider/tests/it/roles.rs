@@ -24,9 +24,10 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots" => {
             ("select", true)
         }
-        // Between the other views; they show which events there are.
-        "cursor_groups" | "late" => ("select", false),
-        "events" | "seq" | "sinks_sink_seq" | "parked_place_seq" => ("select", false),
+        // The last two are between the other views, and show which events there are.
+        "events" | "seq" | "sinks_sink_seq" | "parked_place_seq" | "cursor_groups" | "late" => {
+            ("select", false)
+        }
         "slot" | "progress_slot" | "armed" | "disarmed" | "armed_until" => ("usage select update", false),
         _ if slot("events_") || slot("progress_") => ("select truncate", false),
         _ => return None,
