@@ -165,12 +165,10 @@ impl Relay {
     pub async fn ended(&mut self) -> RelayError {
         let memory = Memory::new(self.settings.memory_limit, self.batch_bytes.clone());
         loop {
-            for (name, running) in &mut self.sinks {
-                if !running.task.is_finished() {
-                    continue;
-                }
-                let sink = name.clone();
-                match (&mut running.task).await {
+            let ended =
+                self.sinks.iter().find(|(_, sink)| sink.task.is_finished()).map(|(name, _)| name.clone());
+            if let Some((sink, running)) = ended.and_then(|name| self.sinks.remove_entry(&name)) {
+                match running.task.await {
                     Ok(Ok(())) => {
                         return RelayError::Defect { sink, message: "it stopped unasked".to_owned() };
                     }

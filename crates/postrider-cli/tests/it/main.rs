@@ -12,6 +12,7 @@ mod http;
 mod init;
 mod manners;
 mod rebase;
+mod run;
 mod secrets;
 mod sinks;
 mod sql;

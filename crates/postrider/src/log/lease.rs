@@ -60,50 +60,24 @@ pub async fn balance_by(
     busy: &[i16],
     sharing: Sharing,
 ) -> Result<(Option<(Tenure, BTreeMap<i16, Cursor>)>, Vec<i16>)> {
+    // Without a lock first: nearly always nothing changes, and a lock leaves WAL behind that somebody has to flush before the next
+    // event may be handed out.
+    let planned = plan(connection, reader, tenure, held, busy, sharing).await?;
+    if planned.is_unchanged {
+        return Ok((None, planned.surplus));
+    }
     let mut transaction = connection.begin().await?;
     // Leases of one sink change one after another.
     sqlx::query("select from postrider.sinks where sink = $1 for update")
         .bind(tenure.sink)
         .execute(&mut *transaction)
         .await?;
-    let stored = progress::load(&mut transaction, tenure.sink, &tenure.name).await?;
-    let alive: Vec<Uuid> = sqlx::query_scalar(
-        "select reader from postrider.readers where $1 = any (sinks) and expires_at > clock_timestamp()",
-    )
-    .bind(tenure.sink)
-    .fetch_all(&mut *transaction)
-    .await?;
-    let holders =
-        stored.iter().map(|(&lane, stored)| (lane, stored.owner.filter(|_| stored.alive))).collect();
-    let decision = sharing(reader, &holders, &alive);
-    let (surplus, released): (Vec<i16>, Vec<i16>) =
-        decision.release.iter().partition(|lane| busy.contains(lane));
-    // Somebody may have taken lanes while this reader was silent: then what it holds in memory is more than what it holds.
-    let mine = |lane: &i16| {
-        stored.get(lane).is_some_and(|stored| stored.owner == Some(reader) && stored.epoch == tenure.epoch)
-    };
-    // Lost and free again: it must be let go of before it can be taken, or reading would go on from the cursor in memory and send
-    // again all that others have settled meanwhile.
-    let stale = |lane: &i16| held.contains(lane) && !mine(lane);
-    let kept = |lane: i16, owner: Option<Uuid>| owner == Some(reader) && !released.contains(&lane);
-    let lanes: Vec<i16> = stored
-        .iter()
-        .filter(|(lane, _)| !stale(lane))
-        .filter(|(lane, stored)| kept(**lane, stored.owner) || decision.claim.contains(lane))
-        .map(|(&lane, _)| lane)
-        .collect();
-    let unchanged = decision.claim.is_empty()
-        && released.is_empty()
-        && held.iter().all(mine)
-        && stored
-            .iter()
-            .filter(|(_, stored)| stored.owner == Some(reader))
-            .all(|(lane, _)| held.contains(lane) && mine(lane));
-    if unchanged {
+    let Plan { lanes, released, surplus, is_unchanged, epoch } =
+        plan(&mut transaction, reader, tenure, held, busy, sharing).await?;
+    if is_unchanged {
         transaction.rollback().await?;
         return Ok((None, surplus));
     }
-    let epoch = stored.values().map(|stored| stored.epoch).max().unwrap_or(0) + 1;
     // The present holder may be settling right now. Waiting for it, and reading the cursors only then, means that whoever was told
     // "settled" has settled: what it did is not done again. Settlings take milliseconds, and so do we.
     sqlx::query("lock table postrider.progress in share row exclusive mode")
@@ -152,6 +126,64 @@ pub async fn next_overdue(
     .fetch_one(connection)
     .await?;
     Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
+}
+
+/// What a reader is going to do about its lanes.
+struct Plan {
+    /// Those it holds then.
+    lanes: Vec<i16>,
+    /// Those it gives up.
+    released: Vec<i16>,
+    /// Those it would give up if nothing of theirs were in flight.
+    surplus: Vec<i16>,
+    is_unchanged: bool,
+    /// The next one.
+    epoch: i64,
+}
+
+async fn plan(
+    connection: &mut PgConnection,
+    reader: Uuid,
+    tenure: &Tenure,
+    held: &[i16],
+    busy: &[i16],
+    sharing: Sharing,
+) -> Result<Plan> {
+    let stored = progress::load(connection, tenure.sink, &tenure.name).await?;
+    let alive: Vec<Uuid> = sqlx::query_scalar(
+        "select reader from postrider.readers where $1 = any (sinks) and expires_at > clock_timestamp()",
+    )
+    .bind(tenure.sink)
+    .fetch_all(connection)
+    .await?;
+    let holders =
+        stored.iter().map(|(&lane, stored)| (lane, stored.owner.filter(|_| stored.alive))).collect();
+    let decision = sharing(reader, &holders, &alive);
+    let (surplus, released): (Vec<i16>, Vec<i16>) =
+        decision.release.iter().partition(|lane| busy.contains(lane));
+    // Somebody may have taken lanes while this reader was silent: then what it holds in memory is more than what it holds.
+    let mine = |lane: &i16| {
+        stored.get(lane).is_some_and(|stored| stored.owner == Some(reader) && stored.epoch == tenure.epoch)
+    };
+    // Lost and free again: it must be let go of before it can be taken, or reading would go on from the cursor in memory and send
+    // again all that others have settled meanwhile.
+    let stale = |lane: &i16| held.contains(lane) && !mine(lane);
+    let kept = |lane: i16, owner: Option<Uuid>| owner == Some(reader) && !released.contains(&lane);
+    let lanes: Vec<i16> = stored
+        .iter()
+        .filter(|(lane, _)| !stale(lane))
+        .filter(|(lane, stored)| kept(**lane, stored.owner) || decision.claim.contains(lane))
+        .map(|(&lane, _)| lane)
+        .collect();
+    let is_unchanged = decision.claim.is_empty()
+        && released.is_empty()
+        && held.iter().all(mine)
+        && stored
+            .iter()
+            .filter(|(_, stored)| stored.owner == Some(reader))
+            .all(|(lane, _)| held.contains(lane) && mine(lane));
+    let epoch = stored.values().map(|stored| stored.epoch).max().unwrap_or(0) + 1;
+    Ok(Plan { lanes, released, surplus, is_unchanged, epoch })
 }
 
 /// Hands every lane back and says goodbye, so that others need not wait for the lease to run out.

@@ -130,11 +130,11 @@ async fn plans_hold_over_a_million_rows_when_one_xid_has_half() {
     plans_hold(true).await;
 }
 
-/// Events of 500 old transactions in the first slot.
-async fn fill_slot(connection: &mut PgConnection, rows: u32) {
+/// Events of so many old transactions in the first slot.
+async fn fill_slot(connection: &mut PgConnection, rows: u32, transactions: u32) {
     let statement = format!(
         "insert into postrider.events (xid, slot, lane, id, type, key, payload)
-         select (100 + n % 500)::text::xid8, 0, n % 16, '018f0000-0000-7000-8000-000000000000', 'filled', n % 1000, '{{}}'
+         select (100 + n % {transactions})::text::xid8, 0, n % 16, '018f0000-0000-7000-8000-000000000000', 'filled', n % 1000, '{{}}'
          from generate_series(1, {rows}) n"
     );
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection).await.unwrap();
@@ -163,6 +163,12 @@ async fn asking(connection: &mut PgConnection, statement: &str) -> (i64, bool) {
 /// Whether a slot may be emptied is asked under its lock, so the answer must not cost with what is in the slot.
 #[tokio::test]
 async fn a_slot_is_asked_by_probes_and_not_joined_with_the_cursors() {
+    for transactions in [500, 1] {
+        asked_by_probes(transactions).await;
+    }
+}
+
+async fn asked_by_probes(transactions: u32) {
     const HELD: &str = include_str!("../../src/log/sql/held.sql");
     const JOINED: &str = "with newest as materialized (select * from postrider.cursors)
         select distinct c.sink from newest c join postrider.events_N e on e.lane = c.lane
@@ -170,7 +176,7 @@ async fn a_slot_is_asked_by_probes_and_not_joined_with_the_cursors() {
     let database = database().await;
     let mut connection = session::connect(&options(&database)).await.unwrap();
     let mut open = database.connect().await.unwrap();
-    fill_slot(&mut connection, 20_000).await;
+    fill_slot(&mut connection, 20_000, transactions).await;
     // A writer that every snapshot knows as running.
     run(&mut open, "begin; select pg_current_xact_id()").await;
     for sink in 0..5 {
@@ -181,7 +187,7 @@ async fn a_slot_is_asked_by_probes_and_not_joined_with_the_cursors() {
     assert_eq!(ring::owed(&mut connection, 0).await.unwrap(), [""; 0]);
 
     // Ten times as many rows, all of them delivered.
-    fill_slot(&mut connection, 180_000).await;
+    fill_slot(&mut connection, 180_000, transactions).await;
     run(
         &mut connection,
         "update postrider.progress set positions = array_fill(200000::bigint, array[16]),

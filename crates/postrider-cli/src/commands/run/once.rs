@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use postrider_relay::{Relay, SinkStatus, State};
-use sqlx::{ConnectOptions as _, PgConnection};
+use sqlx::PgConnection;
 
 use super::failure;
 use super::signals::Signals;
 use crate::config::Config;
+use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -16,8 +17,7 @@ const STEP: Duration = Duration::from_millis(20);
 /// Delivers everything that is committed when it starts.
 pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
-    let unavailable = |error| Failure::new(Exit::of_connecting(&error), error);
-    let mut connection = config.relay.database.connect().await.map_err(unavailable)?;
+    let mut connection = connect::open(config.relay.database.clone()).await?;
     let (goal, lanes) = goal(&mut connection).await?;
     let mut relay = Relay::start(config.relay).map_err(failure)?;
     let watcher = relay.watcher();

@@ -1,0 +1,319 @@
+//! `postrider run` as the one who deploys it sees it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use postrider_testkit::{Database, Process, Signal};
+use serde_json::Value;
+use sqlx::{Connection as _, PgConnection};
+
+use crate::support::{End, empty_database, postrider_on};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A database with the schema, and a folder of its own.
+struct World {
+    database: Database,
+    folder: PathBuf,
+}
+
+impl World {
+    async fn new() -> Self {
+        let database = empty_database().await;
+        End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+        let folder =
+            std::env::temp_dir().join(format!("postrider-run-{}-{}", std::process::id(), database.name()));
+        fs::create_dir_all(&folder).unwrap();
+        Self { database, folder }
+    }
+
+    async fn connect(&self) -> PgConnection {
+        self.database.connect().await.unwrap()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    fn configure(&self, text: &str) -> String {
+        let path = self.path("postrider.yaml");
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn postrider(&self, words: &[&str]) -> Command {
+        let mut command = postrider_on(&self.database.url(), words);
+        // Where no postrider.yaml is.
+        command.current_dir("/");
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Relay {
+        let log = self.path("log");
+        let words: Vec<&str> = ["run", "--listen", "off"].into_iter().chain(words.iter().copied()).collect();
+        let child = self
+            .postrider(&words)
+            .stdout(Stdio::null())
+            .stderr(fs::OpenOptions::new().create(true).append(true).open(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Relay { child, log: log.into() }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+struct Relay {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Relay {
+    fn signal(&self, signal: Signal) {
+        Process::find(i32::try_from(self.child.id()).unwrap()).unwrap().signal(signal).unwrap();
+    }
+
+    /// Waits for its end.
+    fn end(mut self) -> i32 {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(begin.elapsed() < PATIENCE, "it does not end: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn until_said(&self, wanted: &str) {
+        until(&format!("{wanted:?} in the log"), || self.said().contains(wanted));
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[track_caller]
+fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_true() {
+        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The ids of the whole lines of a file.
+fn ids(path: impl AsRef<Path>) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned();
+    whole.lines().map(id).collect()
+}
+
+async fn emit(connection: &mut PgConnection, count: i32) {
+    sqlx::query("select count(postrider.emit('test', json_build_object('n', n), key => (n % 50)::text)) from generate_series(1, $1) n")
+        .bind(count)
+        .execute(connection)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_gets_every_event_once_over_restarts() {
+    let world = World::new().await;
+    let mut writer = world.connect().await;
+    let file = world.path("events.ndjson");
+    let place = format!("file:{file}");
+    emit(&mut writer, 1000).await;
+    let mut expected = 1000;
+    for signal in [Signal::TERM, Signal::INT, Signal::TERM] {
+        let relay = world.run(&["--to", &place, "--start", "earliest"]);
+        let load = tokio::spawn({
+            let mut writer = world.connect().await;
+            async move {
+                for _ in 0..20 {
+                    emit(&mut writer, 100).await;
+                }
+            }
+        });
+        expected += 2000;
+        until("events flow", || ids(&file).len() > expected - 2000);
+        relay.signal(signal);
+        assert_eq!(relay.end(), 0);
+        load.await.unwrap();
+        let readers: i64 = sqlx::query_scalar("select count(*) from postrider.readers")
+            .fetch_one(&mut writer)
+            .await
+            .unwrap();
+        assert_eq!(readers, 0, "it said goodbye");
+    }
+    End::of(&mut world.postrider(&["run", "--once", "--to", &place])).expect(0);
+    let ids = ids(&file);
+    assert_eq!(ids.len(), expected);
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), expected, "no line twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn once_delivers_what_is_there_and_ends() {
+    let world = World::new().await;
+    let mut writer = world.connect().await;
+    let file = world.path("events.ndjson");
+    let place = format!("file:{file}");
+    emit(&mut writer, 500).await;
+    let once = ["run", "--once", "--to", &place, "--start", "earliest"];
+    End::of(&mut world.postrider(&once)).expect(0);
+    assert_eq!(ids(&file).len(), 500);
+    End::of(&mut world.postrider(&once)).expect(0);
+    assert_eq!(ids(&file).len(), 500, "nothing twice");
+
+    // Under a load that does not end it still ends.
+    let load = tokio::spawn({
+        let mut writer = world.connect().await;
+        async move {
+            loop {
+                emit(&mut writer, 10).await;
+            }
+        }
+    });
+    End::of(&mut world.postrider(&once)).expect(0);
+    load.abort();
+    writer.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn once_gives_up_on_a_sink_that_stays_unavailable() {
+    let world = World::new().await;
+    let mut writer = world.connect().await;
+    emit(&mut writer, 1).await;
+    let config =
+        world.configure("sinks:\n  audit: { file: { path: /proc/nobody/events }, start: earliest }\n");
+    let end = End::of(&mut world.postrider(&["run", "--once", "--patience", "1s", "--config", &config]));
+    // The folder is checked with the configuration already.
+    assert!([69, 78].contains(&end.code.unwrap()), "{}", end.stderr);
+    assert!(end.stderr.contains("/proc/nobody"), "{}", end.stderr);
+
+    // One that is there, and cannot be written.
+    let place = format!("file:{}", world.folder.display());
+    let end = End::of(&mut world.postrider(&[
+        "run",
+        "--once",
+        "--patience",
+        "1s",
+        "--to",
+        &place,
+        "--start",
+        "earliest",
+    ]));
+    assert!([69, 78].contains(&end.code.unwrap()), "{}", end.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn once_says_that_the_database_is_away() {
+    let end = End::of(&mut postrider_on("postgres://127.0.0.1:1/none", &["run", "--once", "--to", "null"]))
+        .expect(69);
+    assert!(end.stderr.contains("127.0.0.1"), "{}", end.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_schema_it_knows_it_ends_with_a_remedy() {
+    let database = empty_database().await;
+    let end = End::of(&mut postrider_on(&database.url(), &["run", "--to", "null", "--listen", "off"]));
+    assert_ne!(end.code, Some(0));
+    assert!(end.stderr.contains("postrider init"), "{}", end.stderr);
+
+    let world = World::new().await;
+    let mut connection = world.connect().await;
+    sqlx::raw_sql("create or replace function postrider.schema_version() returns integer language sql immutable as 'select 999'")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let end = End::of(&mut world.postrider(&["run", "--to", "null", "--listen", "off"]));
+    assert_ne!(end.code, Some(0));
+    assert!(end.stderr.contains("newer postrider"), "{}", end.stderr);
+}
+
+/// A sink is added and another taken out; what cannot be taken as a whole is not taken at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_118_a_reload_is_taken_whole_or_not_at_all() {
+    let world = World::new().await;
+    let mut writer = world.connect().await;
+    let (one, two) = (world.path("one.ndjson"), world.path("two.ndjson"));
+    let config = world.configure(&format!("sinks:\n  one: {{ file: {{ path: {one} }}, start: earliest }}\n"));
+    let relay = world.run(&["--config", &config]);
+    emit(&mut writer, 10).await;
+    until("ten lines", || ids(&one).len() == 10);
+
+    world.configure(&format!(
+        "sinks:\n  one: {{ file: {{ path: {one} }}, start: earliest }}\n  two: {{ file: {{ path: {two} }}, strat: earliest }}\n"
+    ));
+    relay.signal(Signal::HUP);
+    relay.until_said("the old one stays in effect");
+    relay.until_said("start");
+    emit(&mut writer, 10).await;
+    until("twenty lines", || ids(&one).len() == 20);
+    assert!(!Path::new(&two).exists());
+
+    world.configure(&format!("sinks:\n  two: {{ file: {{ path: {two} }}, start: earliest }}\n"));
+    relay.signal(Signal::HUP);
+    relay.until_said("the new configuration is in effect");
+    until("all of it in the new sink", || ids(&two).len() == 20);
+    emit(&mut writer, 10).await;
+    until("thirty lines", || ids(&two).len() == 30);
+    assert_eq!(ids(&one).len(), 20, "it was taken out");
+    let status = End::of(&mut world.postrider(&["status", "--json", "--config", &config]));
+    assert!(status.stdout.contains("orphan"), "{}", status.stdout);
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end(), 0);
+}
+
+/// Standard output that nobody reads: draining ends with its deadline, and a second signal ends it at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_hangs_does_not_hold_up_the_end() {
+    let world = World::new().await;
+    let mut writer = world.connect().await;
+    // More than a pipe holds.
+    emit(&mut writer, 5000).await;
+    for (drain, second) in [("300ms", false), ("1h", true)] {
+        let log = fs::OpenOptions::new().create(true).append(true).open(world.path("log")).unwrap();
+        let child = world
+            .postrider(&["run", "--listen", "off", "--to", "stdout", "--start", "earliest", "--drain", drain])
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let relay = Relay { child, log: world.path("log").into() };
+        let holds = "select exists (select from postrider.leases where owner is not null)";
+        until("it holds its lanes", || {
+            tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current()
+                    .block_on(sqlx::query_scalar::<_, bool>(holds).fetch_one(&mut writer))
+                    .unwrap()
+            })
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        relay.signal(Signal::TERM);
+        if second {
+            std::thread::sleep(Duration::from_millis(100));
+            relay.signal(Signal::TERM);
+        }
+        let begin = Instant::now();
+        let code = relay.end();
+        assert_eq!(code == 0, !second, "{code}");
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
+}
