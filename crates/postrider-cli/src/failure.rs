@@ -56,13 +56,18 @@ impl fmt::Display for Failure {
     }
 }
 
+const WHO_MAY: &str = "connect as the owner of the schema, or as a member of the role for the task: postrider_emit emits, postrider_reader \
+    looks at the views, postrider_relay reads events and changes what is parked or paused (unless `postrider init` was given other names)";
+
 /// What the server adds to its message; for errors that our own functions raise this is the remedy.
 fn said_by_server<'e>(error: &'e (dyn Error + 'static)) -> Option<Vec<(&'static str, &'e str)>> {
     let error = match error.downcast_ref::<sqlx::Error>()? {
         sqlx::Error::Database(error) => error.try_downcast_ref::<PgDatabaseError>()?,
         _ => return None,
     };
-    let lines = [("detail", error.detail()), ("hint", error.hint())];
+    // The server does not say who may.
+    let hint = error.hint().or_else(|| (error.code() == "42501").then_some(WHO_MAY));
+    let lines = [("detail", error.detail()), ("hint", hint)];
     Some(lines.into_iter().filter_map(|(name, line)| Some((name, line?))).collect())
 }
 

@@ -138,6 +138,10 @@ async fn a_role_that_may_only_look_at_views_is_told_so() {
     let role = format!("{}_looks", database.name());
     run(&database, format!("create role {role} login in role postrider_reader")).await;
     let end = End::of(&mut postrider_on(&database.url_as(&role), &["tail"])).expect(1);
-    assert!(end.stderr.contains("permission denied"), "{}", end.stderr);
+    assert!(
+        end.stderr.contains("permission denied") && end.stderr.contains("postrider_relay"),
+        "{}",
+        end.stderr
+    );
     run(&database, format!("drop role {role}")).await;
 }
