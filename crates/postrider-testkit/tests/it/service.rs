@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -107,7 +107,8 @@ fn a_server_that_was_never_announced_is_replaced() -> Result<()> {
     };
     let left = Run::current()?.dir().join("abandoned");
     fs::create_dir(&left)?;
-    let mut orphan = Command::new("sleep").arg("1000").spawn()?;
+    // Should the test fail, nobody who reads our output may wait for it.
+    let mut orphan = Command::new("sleep").arg("60").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     fs::write(left.join("server.pid"), orphan.id().to_string())?;
 
     let server = Server::shared(abandoned())?;

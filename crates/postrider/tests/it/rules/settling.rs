@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use postrider::log::progress;
 use postrider::log::{Error, lease};
+use postrider_testkit::{PostgresServer, Settings, Version};
 use uuid::Uuid;
 
 use super::Hand;
-use crate::support::{PATIENCE, database, emit, open, reading, run};
+use crate::support::{PATIENCE, database, database_on, emit, open, reading, run};
 
 /// A late row's position is passed already: only the snapshot tells that it was delivered.
 #[tokio::test]
@@ -41,7 +42,10 @@ async fn the_snapshot_is_stored_even_when_only_late_rows_moved() {
 #[tokio::test]
 async fn the_bound_is_taken_after_the_read_returned() {
     async fn script(xid_before_read: bool) -> Vec<String> {
-        let database = database().await;
+        // A server of our own: somebody else's younger transaction that ends in between would make the writer known to the snapshot, and
+        // then it is found whatever the bound is.
+        let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+        let database = database_on(&server).await;
         let mut writer = database.connect().await.unwrap();
         let mut reader = Hand::open(&database).await;
         if xid_before_read {
