@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match run(&arguments) {
+    match run(&arguments, Screen::default()) {
         Ok(report) if report.is_faithful() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
@@ -58,8 +58,7 @@ fn main() -> ExitCode {
 
 /// What was committed against what is in the file. One thread: the relays' lives hang on it.
 #[tokio::main(flavor = "current_thread")]
-async fn run(arguments: &Arguments) -> anyhow::Result<Report> {
-    let mut screen = Screen::default();
+async fn run(arguments: &Arguments, mut screen: Screen) -> anyhow::Result<Report> {
     let place = Place::make(&mut screen).await?;
     let books = Arc::new(Books::default());
     let shown = show(arguments, &place, &books, screen).await;

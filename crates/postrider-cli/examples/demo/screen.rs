@@ -1,6 +1,6 @@
 //! What the demo prints. Data that does not fit is cut; colours and the live line are for terminals.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write};
 use std::time::{Duration, Instant};
 
 use postrider_testkit::Report;
@@ -33,6 +33,7 @@ enum Style {
 }
 
 pub(crate) struct Screen {
+    out: Box<dyn Write>,
     is_terminal: bool,
     colours: bool,
     began: Instant,
@@ -54,8 +55,14 @@ pub(crate) struct Live<'a> {
 
 impl Default for Screen {
     fn default() -> Self {
-        let is_terminal = io::stdout().is_terminal();
+        Self::new(Box::new(io::stdout()), io::stdout().is_terminal())
+    }
+}
+
+impl Screen {
+    pub(crate) fn new(out: Box<dyn Write>, is_terminal: bool) -> Self {
         Self {
+            out,
             is_terminal,
             colours: is_terminal && std::env::var_os("NO_COLOR").is_none(),
             began: Instant::now(),
@@ -65,9 +72,7 @@ impl Default for Screen {
             live_at: Instant::now(),
         }
     }
-}
 
-impl Screen {
     pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
         self.styled(Style::Plain, text)
     }
@@ -166,7 +171,7 @@ impl Screen {
             }
             self.live_at += OFTEN;
             let text = cut(&self.live_text(&mut live), WIDTH);
-            return writeln!(io::stdout(), "{text}");
+            return writeln!(self.out, "{text}");
         }
         let text = cut(&self.live_text(&mut live), width().saturating_sub(1));
         self.live = text;
@@ -253,21 +258,21 @@ impl Screen {
         };
         let off = if on.is_empty() { "" } else { "\x1b[0m" };
         self.clear()?;
-        writeln!(io::stdout(), "{on}{text}{off}")?;
+        writeln!(self.out, "{on}{text}{off}")?;
         self.draw()
     }
 
     /// Takes the live line away.
-    fn clear(&self) -> io::Result<()> {
-        if self.live.is_empty() { Ok(()) } else { write!(io::stdout(), "\r\x1b[K") }
+    fn clear(&mut self) -> io::Result<()> {
+        if self.live.is_empty() { Ok(()) } else { write!(self.out, "\r\x1b[K") }
     }
 
-    fn draw(&self) -> io::Result<()> {
+    fn draw(&mut self) -> io::Result<()> {
         if !self.live.is_empty() {
             let (on, off) = if self.colours { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
-            write!(io::stdout(), "\r\x1b[K{on}{}{off}", self.live)?;
+            write!(self.out, "\r\x1b[K{on}{}{off}", self.live)?;
         }
-        io::stdout().flush()
+        self.out.flush()
     }
 }
 

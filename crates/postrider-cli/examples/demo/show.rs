@@ -95,9 +95,13 @@ impl<'p> Show<'p> {
         while self.books.count_missing(&owed) > 0 && begin.elapsed() < PATIENCE {
             tokio::select! {
                 news = news(&mut self.relays) => self.on_news(news?)?,
-                () = sleep(TICK) => self.read()?,
+                () = sleep(TICK) => {
+                    self.read()?;
+                    self.on_takeover().await?;
+                }
             }
         }
+        self.on_takeover().await?;
         if let Some(relays) = self.relays.take() {
             relays.stop().await?;
         }
@@ -140,6 +144,11 @@ impl<'p> Show<'p> {
             let (delivered, wait) = (self.books.count_filed(), self.books.longest_wait());
             self.screen.live(Live { pace: &mut self.pace, holders: &self.holders, delivered, wait })?;
         }
+        self.on_takeover().await
+    }
+
+    /// Says how a takeover went, once that is known.
+    async fn on_takeover(&mut self) -> anyhow::Result<()> {
         if let Some(takeover) = &mut self.takeover
             && let Some(outcome) = takeover.look(&self.books)
         {
