@@ -1,5 +1,7 @@
 //! Documentation that names something must name something that exists.
 
+mod errors;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -47,17 +49,83 @@ fn every_test_that_the_guarantees_name_exists() {
 #[test]
 fn every_file_that_the_map_names_exists() {
     let map = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
-    let bases = ["", "crates/postrider/src/", "crates/postrider/migrations/", "crates/postrider/"];
+    let bases = [
+        "",
+        "crates/postrider/src/",
+        "crates/postrider/src/log/sql/",
+        "crates/postrider/migrations/",
+        "crates/postrider/tests/it/",
+        "crates/postrider-relay/src/",
+        "crates/postrider-cli/src/",
+    ];
     let files = quoted(&map).filter(|name| {
         Path::new(name).extension().is_some_and(|extension| extension == "rs" || extension == "sql")
             || name.ends_with('/')
     });
     let mut named = 0;
     for name in files {
-        let folders = ["crates/postrider/tests/it/", "crates/postrider/src/log/sql/"];
-        let found = bases.iter().chain(&folders).any(|base| root().join(base).join(name).exists());
+        let found = bases.iter().any(|base| root().join(base).join(name).exists());
         assert!(found, "docs/architecture.md names {name}, which does not exist");
         named += 1;
     }
-    assert!(named > 20, "only {named} files were found in docs/architecture.md");
+    assert!(named > 50, "only {named} files were found in docs/architecture.md");
+}
+
+/// The map says which crate may know which, and that files stay small enough to be read.
+#[test]
+fn the_layers_and_the_sizes_are_as_the_map_says() {
+    let forbidden = [
+        ("postrider", &["postrider-relay", "postrider-cli", "postrider-testkit"][..]),
+        ("postrider-relay", &["postrider-cli", "postrider-testkit"]),
+        ("postrider-cli", &["postrider-testkit"]),
+        ("postrider-testkit", &["postrider", "postrider-relay", "postrider-cli"]),
+    ];
+    for (name, strangers) in forbidden {
+        let manifest = std::fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let linked = manifest.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap();
+        for stranger in strangers {
+            let known = linked.lines().any(|line| line.split(['.', ' ', '=']).next() == Some(stranger));
+            assert!(!known, "{name} depends on {stranger}");
+        }
+    }
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    for path in files {
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 500, "{} has {lines} lines: which noun is hiding in it?", path.display());
+    }
+}
+
+/// What the pages link to: files, and headings in them.
+#[test]
+fn every_link_leads_somewhere() {
+    let mut pages: Vec<PathBuf> =
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].map(|name| root().join(name)).into();
+    for folder in ["docs", "docs/sinks"] {
+        let entries = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        pages.extend(entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    }
+    let mut links = 0;
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{} links to {link}, which is not there", page.display());
+            if !anchor.is_empty() {
+                let text = std::fs::read_to_string(&target).unwrap();
+                let found = text.lines().filter_map(|line| line.strip_prefix('#')).any(|line| {
+                    let heading = line.trim_start_matches('#').trim().to_lowercase();
+                    let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+                    kept.collect::<String>().replace(' ', "-") == anchor
+                });
+                assert!(found, "{} links to {link}: no such heading", page.display());
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 20, "only {links} links");
 }

@@ -1,0 +1,190 @@
+//! Where everything happens: a private server with an issue tracker and the log, and a folder with a `postrider.yaml`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use anyhow::{Context as _, bail, ensure};
+use postrider_testkit::{PostgresServer, Run, Settings, Version};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Connection as _, PgPool};
+use tokio::process::Command;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use crate::load::WRITERS;
+use crate::screen::Screen;
+
+/// How long a relay may take to get to work. It takes a tenth of a second.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const TRACKER: &str = "
+    create table issues (
+        id bigint generated always as identity (start 1001) primary key,
+        title text not null,
+        state text not null default 'open',
+        assignee text
+    );
+    create table comments (
+        id bigint generated always as identity primary key,
+        issue_id bigint not null references issues,
+        author text not null,
+        body text not null
+    );";
+
+pub(crate) struct Place {
+    server: PostgresServer,
+    pub(crate) url: String,
+    pub(crate) pool: PgPool,
+    /// Goes away with the server's own files.
+    pub(crate) folder: PathBuf,
+    /// The binary.
+    pub(crate) postrider: PathBuf,
+}
+
+/// How many lanes of each sink a relay holds: by relay, then by sink.
+pub(crate) type Holders = BTreeMap<String, BTreeMap<String, i64>>;
+
+impl Place {
+    pub(crate) async fn make(screen: &mut Screen) -> anyhow::Result<Self> {
+        let begin = Instant::now();
+        let postrider = binary()?;
+        let version = Version::any_installed()?;
+        screen.line(&format!("Starting a private PostgreSQL {version} ..."))?;
+        // With fsync: what is shown here costs what it costs in earnest.
+        let server = PostgresServer::private(version, Settings::durable()).await?;
+        let mut admin = server.connect().await?;
+        sqlx::raw_sql("create database demo").execute(&mut admin).await?;
+        admin.close().await?;
+
+        let url = server.url("demo");
+        let mut init = Command::new(&postrider);
+        let init = prepare(&mut init, &url).arg("init").output().await?;
+        let said = String::from_utf8_lossy(&init.stderr);
+        ensure!(init.status.success(), "postrider init failed: {said}");
+        screen.line(&format!("postrider init: {}", said.trim()))?;
+
+        let pool = PgPoolOptions::new().max_connections(WRITERS + 2).connect(&url).await?;
+        sqlx::raw_sql(TRACKER).execute(&pool).await?;
+        let folder = Run::current()?.dir().join(format!("demo-{}", std::process::id()));
+        fs::create_dir(&folder)?;
+        let place = Self { server, url, pool, folder, postrider };
+        fs::write(place.folder.join("postrider.yaml"), place.configuration()?)?;
+        screen.welcome(begin.elapsed())?;
+        Ok(place)
+    }
+
+    fn configuration(&self) -> anyhow::Result<String> {
+        // A JSON string is a YAML string, whatever the folder is called.
+        let archive = serde_json::to_string(&self.archive())?;
+        Ok(format!(
+            "# What the demo's relays run with.\n\
+             sinks:\n\
+             \x20 screen:\n\
+             \x20   stdout: {{}}\n\
+             \x20   start: earliest\n\
+             \x20 archive:\n\
+             \x20   file: {{ path: {archive} }}\n\
+             \x20   start: earliest\n\
+             http: {{ listen: off }}\n"
+        ))
+    }
+
+    /// The file that the sink `archive` writes.
+    pub(crate) fn archive(&self) -> PathBuf {
+        self.folder.join("events.ndjson")
+    }
+
+    /// The ids of all events in the log.
+    pub(crate) async fn events(&self) -> anyhow::Result<HashSet<Uuid>> {
+        let ids: Vec<Uuid> =
+            sqlx::query_scalar("select id from postrider.events").fetch_all(&self.pool).await?;
+        Ok(ids.into_iter().collect())
+    }
+
+    /// Which relay holds how many lanes of which sink.
+    pub(crate) async fn holders(&self) -> anyhow::Result<Holders> {
+        let rows: Vec<(String, String, i64)> = sqlx::query_as(
+            "select reader, sink, count(*) from postrider.backlog where reader is not null group by 1, 2",
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut holders = Holders::new();
+        for (relay, sink, lanes) in rows {
+            holders.entry(relay).or_default().insert(sink, lanes);
+        }
+        Ok(holders)
+    }
+
+    /// Waits until some relay holds lanes of both sinks.
+    pub(crate) async fn until_held(&self) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        while !self.holders().await?.values().any(|sinks| sinks.len() == 2) {
+            if begin.elapsed() > PATIENCE {
+                bail!("no relay has begun to work within {} s", PATIENCE.as_secs());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Stops the server and removes what was delivered; what little is left of the run goes when this process has ended.
+    pub(crate) async fn stop(&self) -> anyhow::Result<()> {
+        self.pool.close().await;
+        fs::remove_dir_all(&self.folder)?;
+        self.server.stop().await
+    }
+
+    /// What to type into another terminal.
+    pub(crate) fn how_to_write(&self) -> String {
+        let Some(psql) = self.psql() else {
+            return format!(
+                r#"{} emit issue.opened '{{"title": "Hello"}}' --database {}"#,
+                self.program(),
+                self.url
+            );
+        };
+        format!(
+            "{psql} {} -c \"with i as (insert into issues (title) values ('Hello') returning *) \
+             select postrider.emit('issue.opened', to_json(i), key => i.id::text) from i\"",
+            self.url
+        )
+    }
+
+    /// The binary, as one would type it.
+    pub(crate) fn program(&self) -> String {
+        let here = env::current_dir().unwrap_or_default();
+        self.postrider.strip_prefix(here).unwrap_or(&self.postrider).display().to_string()
+    }
+
+    /// The client, if there is one: the server alone does not need it.
+    fn psql(&self) -> Option<String> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        if env::split_paths(&path).any(|dir| dir.join("psql").is_file()) {
+            return Some("psql".to_owned());
+        }
+        let beside = self.server.bin_dir().ok()?.join("psql");
+        Path::is_file(&beside).then(|| beside.display().to_string())
+    }
+}
+
+/// `./dev demo` builds both: the binary is one folder up from the examples.
+fn binary() -> anyhow::Result<PathBuf> {
+    let this = env::current_exe()?;
+    let folder = this.parent().and_then(Path::parent).context("no folder above the examples")?;
+    let binary = folder.join("postrider");
+    ensure!(binary.is_file(), "{} is not there: run ./dev demo, which builds it", binary.display());
+    Ok(binary)
+}
+
+/// Nothing in the environment may lead a command of ours to another database or configuration.
+pub(crate) fn prepare<'c>(command: &'c mut Command, url: &str) -> &'c mut Command {
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("PG") || text.starts_with("POSTRIDER_") || text == "NOTIFY_SOCKET" {
+            command.env_remove(name);
+        }
+    }
+    command.env("DATABASE_URL", url)
+}

@@ -1,0 +1,201 @@
+//! The show itself: whatever happens is entered into the books and put on the screen.
+
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use postrider_testkit::Report;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::archive::Archive;
+use crate::arguments::Arguments;
+use crate::books::Books;
+use crate::load::Load;
+use crate::pace::Pace;
+use crate::place::{Holders, Place};
+use crate::relays::{News, Relays};
+use crate::screen::{Live, Screen};
+use crate::takeover::Takeover;
+
+/// How long events may take to arrive after the last commit. They take milliseconds, or, if a relay was just killed, its lease.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often the file is read.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How often the database is asked, and the live line drawn.
+const LOOK: Duration = Duration::from_millis(250);
+
+pub(crate) struct Show<'p> {
+    place: &'p Place,
+    books: Arc<Books>,
+    archive: Archive,
+    /// `None` once they were told to stop.
+    relays: Option<Relays>,
+    screen: Screen,
+    pace: Pace,
+    holders: Holders,
+    looked: Instant,
+    takeover: Option<Takeover>,
+}
+
+impl<'p> Show<'p> {
+    pub(crate) fn new(place: &'p Place, books: Arc<Books>, relays: Relays, screen: Screen) -> Self {
+        Self {
+            place,
+            books,
+            archive: Archive::new(place.archive()),
+            relays: Some(relays),
+            screen,
+            pace: Pace::default(),
+            holders: Holders::new(),
+            looked: Instant::now(),
+            takeover: None,
+        }
+    }
+
+    /// Until the time is over, or somebody says so.
+    pub(crate) async fn until_over(&mut self, arguments: &Arguments, load: &mut Load) -> anyhow::Result<()> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
+        let mut over = std::pin::pin!(after(arguments.end));
+        let mut kill = std::pin::pin!(after(arguments.kill));
+        let mut is_killed = false;
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.holders = self.place.holders().await?;
+        self.screen.begin()?;
+        loop {
+            tokio::select! {
+                news = news(&mut self.relays) => self.on_news(news?)?,
+                _ = tick.tick() => self.on_tick().await?,
+                failed = load.failure() => return Err(failed).context("a writer failed"),
+                () = &mut kill, if !is_killed => {
+                    is_killed = true;
+                    self.kill()?;
+                }
+                () = &mut over => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok(()),
+                _ = hang_up.recv() => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits for what the log still owes, and lets the relays go.
+    pub(crate) async fn rest(&mut self) -> anyhow::Result<()> {
+        self.screen.end()?;
+        let owed = self.place.events().await?;
+        let begin = Instant::now();
+        // What is missing after that is lost, and the report says so.
+        while self.books.count_missing(&owed) > 0 && begin.elapsed() < PATIENCE {
+            tokio::select! {
+                news = news(&mut self.relays) => self.on_news(news?)?,
+                () = sleep(TICK) => {
+                    self.read()?;
+                    self.on_takeover().await?;
+                }
+            }
+        }
+        self.on_takeover().await?;
+        if let Some(relays) = self.relays.take() {
+            relays.stop().await?;
+        }
+        self.read()?;
+        self.books.note_yours(&owed, &self.place.events().await?);
+        Ok(())
+    }
+
+    pub(crate) fn result(&mut self, report: &Report, yours: usize) -> io::Result<()> {
+        self.screen.result(report, &mut self.pace, yours)
+    }
+
+    fn on_news(&mut self, news: News) -> anyhow::Result<()> {
+        match news {
+            News::Event { event, at } => {
+                let shown = self.books.show(&event, at);
+                if !shown.is_yours {
+                    self.pace.note(at, shown.lag);
+                }
+                if self.screen.event(&event, shown)? {
+                    let carrier = self.carrier().map(|(_, pid)| pid);
+                    self.screen.hints(self.place, carrier)?;
+                }
+            }
+            News::Ended(ended) => {
+                // Whatever it wrote is in the file: what comes from now on is another's.
+                self.read()?;
+                self.screen.ended(&ended, &self.holders)?;
+                self.takeover = Some(Takeover::begin(&self.books));
+            }
+        }
+        Ok(())
+    }
+
+    async fn on_tick(&mut self) -> anyhow::Result<()> {
+        self.read()?;
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.holders = self.place.holders().await?;
+            let (delivered, wait) = (self.books.count_filed(), self.books.longest_wait());
+            self.screen.live(Live { pace: &mut self.pace, holders: &self.holders, delivered, wait })?;
+        }
+        self.on_takeover().await
+    }
+
+    /// Says how a takeover went, once that is known.
+    async fn on_takeover(&mut self) -> anyhow::Result<()> {
+        if let Some(takeover) = &mut self.takeover
+            && let Some(outcome) = takeover.look(&self.books)
+        {
+            self.takeover = None;
+            self.holders = self.place.holders().await?;
+            let carrier = self.carrier();
+            self.screen.taken_over(&outcome, carrier)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        for event in self.archive.read()? {
+            self.books.file(&event);
+        }
+        Ok(())
+    }
+
+    /// The relay that holds most lanes, and runs.
+    fn carrier(&self) -> Option<(String, u32)> {
+        let relays = self.relays.as_ref()?;
+        let running = self.holders.iter().filter_map(|(name, sinks)| {
+            relays.pid(name).map(|pid| (sinks.values().sum::<i64>(), name.clone(), pid))
+        });
+        running.max().map(|(_, name, pid)| (name, pid))
+    }
+
+    fn kill(&mut self) -> anyhow::Result<()> {
+        let Some((name, pid)) = self.carrier() else { return Ok(()) };
+        self.screen.line(&format!("$ kill -9 {pid}"))?;
+        match &mut self.relays {
+            Some(relays) => relays.kill(&name),
+            None => Ok(()),
+        }
+    }
+}
+
+async fn news(relays: &mut Option<Relays>) -> anyhow::Result<News> {
+    match relays {
+        Some(relays) => relays.news().await,
+        None => pending().await,
+    }
+}
+
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => pending().await,
+    }
+}
