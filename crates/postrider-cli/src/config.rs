@@ -125,7 +125,6 @@ impl Examined {
 }
 
 /// Reads and checks everything. Fails with all that is wrong, each with its line.
-#[allow(dead_code, reason = "`run` takes it")]
 pub(crate) fn load(source: &Source, overrides: &Overrides) -> Result<Config, Failure> {
     let examined = examine(source, overrides, Depth::References)?;
     match examined.config {
