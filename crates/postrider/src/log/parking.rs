@@ -136,16 +136,17 @@ pub async fn resolve(
     lock(&mut transaction, holder.sink).await?;
     let delivered: Vec<Uuid> =
         attempts.iter().filter(|attempt| attempt.refused.is_none()).map(|attempt| attempt.id).collect();
-    let keys: Vec<String> = sqlx::query_scalar(
+    let keys: Vec<Option<String>> = sqlx::query_scalar(
         "delete from postrider.parked p using postrider.leases l
          where p.sink = $1 and p.destination = '' and p.id = any ($3) and l.sink = p.sink and l.lane = p.lane and l.owner = $2
-         returning coalesce(p.key, '')",
+         returning p.key",
     )
     .bind(holder.sink)
     .bind(holder.reader)
     .bind(delivered)
     .fetch_all(&mut *transaction)
     .await?;
+    let keys: Vec<String> = keys.into_iter().flatten().collect();
     let refused: Vec<(Uuid, &Refused)> =
         attempts.iter().filter_map(|attempt| Some((attempt.id, attempt.refused.as_ref()?))).collect();
     if !refused.is_empty() {
