@@ -3,12 +3,15 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use uuid::Uuid;
+
 use crate::status::{SinkStatus, State};
 
 #[derive(Debug)]
 struct Shown {
     status: SinkStatus,
     last_turn: Instant,
+    taken_back: Vec<Uuid>,
 }
 
 /// Written by the pipeline, read by anybody. Clones show the same.
@@ -30,7 +33,7 @@ impl Face {
             silence: None,
             settled_position: None,
         };
-        Self(Arc::new(Mutex::new(Shown { status, last_turn: Instant::now() })))
+        Self(Arc::new(Mutex::new(Shown { status, last_turn: Instant::now(), taken_back: Vec::new() })))
     }
 
     /// A snapshot.
@@ -65,6 +68,14 @@ impl Face {
             shown.status.delivered += events as u64;
             shown.status.last_delivery = Some(SystemTime::now());
         }
+    }
+
+    pub(crate) fn on_taken_back(&self, events: Vec<Uuid>) {
+        self.lock().taken_back.extend(events);
+    }
+
+    pub(crate) fn taken_back(&self) -> Vec<Uuid> {
+        self.lock().taken_back.clone()
     }
 
     /// What is behind it is whole at any moment, so a panic elsewhere does not matter.

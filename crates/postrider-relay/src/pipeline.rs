@@ -6,6 +6,8 @@ mod errand;
 mod held;
 mod outlet;
 mod parked;
+mod recent;
+mod remembered;
 mod settle;
 mod supervise;
 mod window;
@@ -15,16 +17,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider::log::{self, Batch, Reader};
-use sqlx::PgPool;
 use tokio::sync::watch;
 
 use self::deliver::Delivery;
-use self::errand::Errand;
+use self::errand::{Desk, Errand};
 use self::held::HeldKeys;
 use self::outlet::Outlet;
 use self::parked::Retries;
+use self::recent::{Known, Recent};
+use self::remembered::{Past, Remembered};
 use self::settle::Settlements;
-use self::window::Window;
+use self::window::{Fate, Part, Window};
 use crate::face::Face;
 use crate::settings::SinkSettings;
 use crate::sink::BoxFuture;
@@ -58,7 +61,7 @@ enum Happened {
 struct Pipeline {
     settings: Arc<SinkSettings>,
     reader: Reader,
-    pool: PgPool,
+    desk: Desk,
     face: Face,
     telemetry: Telemetry,
     stop: watch::Receiver<Stop>,
@@ -68,13 +71,24 @@ struct Pipeline {
     outlet: Option<Outlet>,
     delivering: Option<BoxFuture<'static, Box<Delivery>>>,
     settlements: Settlements,
+    /// What is parked by the settlement that is on its way.
+    parking: Vec<settle::OnItsWay>,
     settling: Option<BoxFuture<'static, settle::Settled>>,
+    /// Done in an earlier life of the window.
+    remembered: Remembered,
+    recent: Recent,
+    /// To be looked for after a failover.
+    doubtful: Option<Known>,
     retries: Retries,
     errand: Option<errand::Running>,
     /// How often in a row the sink was unavailable, and until when it is left alone.
     failures: u32,
     rests_until: Option<Instant>,
     paused: bool,
+    /// Why nothing can be stored just now.
+    trouble: Option<String>,
+    /// Whether anything was stored since it began.
+    has_settled: bool,
 }
 
 impl Pipeline {
@@ -90,7 +104,13 @@ impl Pipeline {
                 return Ok(());
             }
             match self.wait().await {
-                Happened::Read(batch) => self.window.push(batch?),
+                Happened::Read(batch) => {
+                    let batch = batch?;
+                    // What a connection read that is gone must not be mixed with what the next one reads again.
+                    self.forget_lost();
+                    let parts = self.window.push(batch);
+                    self.recall(&parts);
+                }
                 Happened::Delivered(delivery) => self.on_delivery(*delivery),
                 Happened::Settled(settled) => self.on_settled(settled)?,
                 Happened::Errand(done) => self.on_errand(done),
@@ -146,14 +166,47 @@ impl Pipeline {
     /// Forgets what was read in lanes that are not ours any more, or through a connection that is gone: it is read again. Before
     /// anything else is done: what is read next must not be mixed with it, nor sent when others may have sent it.
     fn forget_lost(&mut self) {
-        let keys = self.window.retain(|batch, lane| self.reader.holds(batch, lane));
-        keys.iter().for_each(|key| self.held.on_parked(key));
+        let (reader, remembered) = (&self.reader, &mut self.remembered);
+        let keys = self.window.retain(
+            |batch, lane| reader.holds(batch, lane),
+            |record, refused| remembered.add(record.id, record.seq, Past::of(refused)),
+        );
+        self.on_forgotten(&keys);
     }
 
     /// Forgets all other lanes of the window.
     fn keep(&mut self, is_kept: impl Fn(&Batch, i16) -> bool) {
-        let keys = self.window.retain(is_kept);
+        let remembered = &mut self.remembered;
+        let keys = self
+            .window
+            .retain(is_kept, |record, refused| remembered.add(record.id, record.seq, Past::of(refused)));
+        self.on_forgotten(&keys);
+    }
+
+    fn on_forgotten(&mut self, keys: &[String]) {
         keys.iter().for_each(|key| self.held.on_parked(key));
+        if !self.remembered.is_empty() {
+            // What is on its way to be parked looks as if it were delivered.
+            self.parking.iter().for_each(|event| event.correct(&mut self.remembered));
+        }
+    }
+
+    /// What is known of these from before holds again.
+    fn recall(&mut self, parts: &[Part]) {
+        for part in parts {
+            if self.remembered.is_empty() {
+                return;
+            }
+            let fates: Vec<Fate> = part
+                .records()
+                .iter()
+                .map(|record| match self.remembered.take(record.id) {
+                    Some(past) => self.fate(record, past),
+                    None => Fate::Unsent,
+                })
+                .collect();
+            self.window.on_fates(part, fates);
+        }
     }
 }
 

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use postrider::log::{self, BatchBytes};
-use sqlx::PgPool;
-use sqlx::postgres::PgPoolOptions;
+use postrider::log::{self, BatchBytes, session};
+use sqlx::postgres::{PgPoolOptions, PgSslMode};
+use sqlx::{PgConnection, PgPool};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use crate::face::Face;
 use crate::memory::{self, Memory, Verdict};
@@ -94,6 +95,7 @@ impl Relay {
     pub fn start(settings: RelaySettings) -> Result<Self, RelayError> {
         let prepared = prepare(&settings)?;
         let settings = Arc::new(settings);
+        warn_if_unverified(&settings);
         let pool = pool(&settings);
         let (sinks, faces) = (BTreeMap::new(), Arc::default());
         let mut relay = Self { settings, pool, batch_bytes: BatchBytes::default(), sinks, faces };
@@ -119,6 +121,11 @@ impl Relay {
     /// How each sink is doing.
     pub fn status(&self) -> Vec<SinkStatus> {
         self.sinks.values().map(|sink| sink.face.status()).collect()
+    }
+
+    /// Events of each sink that were delivered before a failover took them back: the server that was promoted never had them.
+    pub fn taken_back(&self) -> BTreeMap<String, Vec<Uuid>> {
+        self.sinks.iter().map(|(name, sink)| (name.clone(), sink.face.taken_back())).collect()
     }
 
     /// A way to ask for the status that outlives a borrow of the relay.
@@ -244,17 +251,42 @@ fn prepare(settings: &RelaySettings) -> Result<Vec<(Arc<SinkSettings>, Preparer)
     Ok(prepared)
 }
 
+async fn is_primary(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("select not pg_is_in_recovery()").fetch_one(connection).await
+}
+
+/// Said once, because it is easily overlooked: only `verify-full` makes sure who answers.
+fn warn_if_unverified(settings: &RelaySettings) {
+    let database = &settings.database;
+    let host = database.get_host();
+    let is_local = database.get_socket().is_some() || ["localhost", "127.0.0.1", "::1"].contains(&host);
+    let mode = database.get_ssl_mode();
+    if !is_local && !matches!(mode, PgSslMode::VerifyFull) {
+        tracing::warn!(
+            host,
+            sslmode = ?mode,
+            "the server's certificate is not verified, and with prefer the connection may not even be encrypted; set \
+             sslmode=verify-full and sslrootcert"
+        );
+    }
+}
+
 fn pool(settings: &RelaySettings) -> PgPool {
     PgPoolOptions::new()
         .max_connections(settings.connections)
         .acquire_timeout(Duration::from_secs(10))
         .idle_timeout(Duration::from_mins(1))
-        .connect_lazy_with(
-            settings
-                .database
-                .clone()
-                .application_name("postrider (parking)")
-                // A relay that is frozen inside a transaction must not keep others from taking over.
-                .options([("idle_in_transaction_session_timeout", "2s")]),
-        )
+        // After a failover the address may lead elsewhere, while connections to a server that is a standby now stay open: it would
+        // answer what was true a while ago.
+        .test_before_acquire(false)
+        .before_acquire(|connection, _| Box::pin(is_primary(connection)))
+        .after_connect(|connection, _| {
+            Box::pin(async move {
+                let refused = || sqlx::Error::Protocol(log::Error::NotPrimary.to_string());
+                is_primary(connection).await?.then_some(()).ok_or_else(refused)
+            })
+        })
+        .connect_lazy_with(session::well_mannered(
+            settings.database.clone().application_name("postrider (parking)"),
+        ))
 }

@@ -12,7 +12,8 @@ use crate::sinks::Target;
 pub struct RelaySettings {
     /// Shown to operators as the holder of its lanes.
     pub name: String,
-    /// The database with the log, on its primary.
+    /// The database with the log, on its primary. Over a network, with `sslmode=verify-full` and the CA in `sslrootcert`: `prefer`, which
+    /// is the default, goes on in the clear where the server offers no TLS, and neither it nor `require` looks at the certificate.
     pub database: PgConnectOptions,
     /// How the log is read and kept.
     pub log: LogSettings,
@@ -44,7 +45,7 @@ impl RelaySettings {
 impl RelaySettings {
     /// Whether pipelines can go on when these settings take the place of others.
     pub(crate) fn shares_with(&self, other: &Self) -> bool {
-        // The options of a connection cannot be compared; what they print can, and holds no password.
+        // The options of a connection cannot be compared; what they print can, password included. It is compared and goes nowhere.
         let database = |settings: &Self| format!("{:?}", settings.database);
         self.name == other.name
             && self.log == other.log
@@ -68,6 +69,10 @@ pub struct LogSettings {
     pub hint: Hint,
     /// How often the log is checked and the ring turned.
     pub sweep: Duration,
+    /// How long the database may take to answer before it is connected to anew.
+    pub patience: Duration,
+    /// On how many standbys an event has to be before it is delivered, so that a failover to one of them takes nothing back.
+    pub standbys: u32,
 }
 
 impl Default for LogSettings {
@@ -79,6 +84,8 @@ impl Default for LogSettings {
             idle: (Duration::from_millis(5), Duration::from_secs(2)),
             hint: Hint::default(),
             sweep: Duration::from_mins(1),
+            patience: Duration::from_secs(20),
+            standbys: 0,
         }
     }
 }

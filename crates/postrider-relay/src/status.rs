@@ -51,7 +51,7 @@ pub enum State {
     },
     /// Somebody paused it.
     Paused,
-    /// The log cannot be read; the database is tried again.
+    /// The log cannot be read, or progress not stored; the database is tried again, and nothing is sent twice meanwhile.
     Disconnected {
         /// What happened, with its causes.
         reason: String,

@@ -30,6 +30,7 @@ mod proxy;
 mod run;
 mod seed;
 mod server;
+mod tls;
 mod user;
 
 pub use checker::{Ledger, Offenders, Receipts, Report};
@@ -43,4 +44,5 @@ pub use run::Run;
 pub use rustix::process::Signal;
 pub use seed::Seed;
 pub use server::{CommandLine, Place, Server, Service, Stop, StopTarget, run_to_end};
+pub use tls::{Authority, Certificate};
 pub use user::User;

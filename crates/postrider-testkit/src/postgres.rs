@@ -28,7 +28,7 @@ pub async fn postgres(version: Version) -> Result<PostgresServer> {
 
 /// The run's shared server of that version with those settings: one server per distinct settings.
 pub async fn postgres_with(version: Version, settings: Settings) -> Result<PostgresServer> {
-    let cluster = Cluster { version, settings, origin: Origin::Initdb };
+    let cluster = Cluster { version, settings, origin: Origin::Initdb, small_disk: None };
     PostgresServer::made_by(move || Server::shared(cluster)).await
 }
 
@@ -43,14 +43,26 @@ pub struct PostgresServer {
 impl PostgresServer {
     /// A server of the caller's own: it may be stopped, killed and started, and vanishes when dropped.
     pub async fn private(version: Version, settings: Settings) -> Result<Self> {
-        let cluster = Cluster { version, settings, origin: Origin::Initdb };
+        let cluster = Cluster { version, settings, origin: Origin::Initdb, small_disk: None };
         Self::made_by(move || Server::private(cluster)).await
+    }
+
+    /// As [`PostgresServer::private`], with a file system of so many bytes at [`PostgresServer::small_disk`]. What is there ends with the
+    /// server: such a server cannot be started again.
+    pub async fn private_with_small_disk(version: Version, settings: Settings, bytes: u64) -> Result<Self> {
+        let cluster = Cluster { version, settings, origin: Origin::Initdb, small_disk: Some(bytes) };
+        Self::made_by(move || Server::private(cluster)).await
+    }
+
+    /// Where a tablespace on the small file system goes.
+    pub fn small_disk(&self) -> PathBuf {
+        Cluster::small_disk(self.server.place())
     }
 
     /// A private streaming standby of this server. Needs `pg_basebackup`, which only Debian's packages bring.
     pub async fn standby(&self, settings: Settings) -> Result<Self> {
-        let cluster =
-            Cluster { version: self.version(), settings, origin: Origin::StandbyOf { port: self.port() } };
+        let origin = Origin::StandbyOf { port: self.port() };
+        let cluster = Cluster { version: self.version(), settings, origin, small_disk: None };
         Self::made_by(move || Server::private(cluster)).await
     }
 

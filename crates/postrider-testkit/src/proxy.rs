@@ -8,6 +8,7 @@ mod tests;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -36,6 +37,7 @@ pub struct Proxy {
 struct Shared {
     switches: watch::Sender<Switches>,
     connections: watch::Sender<usize>,
+    accepted: AtomicUsize,
 }
 
 #[derive(Clone)]
@@ -67,6 +69,7 @@ struct Truncate {
 enum Ending {
     Close,
     Reset,
+    Abandon,
 }
 
 impl Proxy {
@@ -80,8 +83,11 @@ impl Proxy {
             generation: 0,
             ending: Ending::Close,
         };
-        let shared =
-            Arc::new(Shared { switches: watch::Sender::new(switches), connections: watch::Sender::new(0) });
+        let shared = Arc::new(Shared {
+            switches: watch::Sender::new(switches),
+            connections: watch::Sender::new(0),
+            accepted: AtomicUsize::new(0),
+        });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
         Ok(Self { address, shared, accepting })
     }
@@ -109,6 +115,12 @@ impl Proxy {
     /// Like [`Proxy::cut`], but with RST: both sides get "connection reset by peer".
     pub fn reset(&self) {
         self.shared.end_all(Ending::Reset);
+    }
+
+    /// Every connection that is open now is dead without a word, on both sides and for good; new ones work. As after a router lost its
+    /// memory of them.
+    pub fn abandon(&self) {
+        self.shared.end_all(Ending::Abandon);
     }
 
     /// Forwards nothing any more, in either direction, and keeps the sockets open: the other side has vanished
@@ -154,6 +166,11 @@ impl Proxy {
     /// How many client connections are open.
     pub fn connections(&self) -> usize {
         *self.shared.connections.borrow()
+    }
+
+    /// How many client connections there have been in all, refused ones included.
+    pub fn accepted(&self) -> usize {
+        self.shared.accepted.load(Ordering::Relaxed)
     }
 
     /// Waits until exactly `count` client connections are open.
@@ -217,6 +234,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((client, _)) => {
+                    shared.accepted.fetch_add(1, Ordering::Relaxed);
                     connections.spawn(connection::serve(client, Arc::clone(&shared)));
                 }
                 // Out of file handles, or a client that was gone at once: the next may work.

@@ -90,6 +90,10 @@ impl Checker<'_> {
         self.must(max <= lease, &[&["log", "idle", "max"], &["log", "lease"]], || {
             format!("`log.idle.max` ({max}) must not be longer than `log.lease` ({lease})")
         });
+        let patience = log.patience;
+        self.must(patience.0 >= Duration::from_secs(1), &[&["log", "patience"]], || {
+            format!("`log.patience` ({patience}) must be at least 1s")
+        });
         let (sweep, retention) = (log.sweep, log.retention);
         self.must(sweep.0 >= Duration::from_millis(100), &[&["log", "sweep"]], || {
             format!("`log.sweep` ({sweep}) must be at least 100ms")
@@ -210,6 +214,8 @@ impl Checker<'_> {
             idle: (file.log.idle.min.0, file.log.idle.max.0),
             hint: file.log.hint.into(),
             sweep: file.log.sweep.0,
+            patience: file.log.patience.0,
+            standbys: file.log.standbys,
         };
         let http = match file.http.listen {
             Listen::Off => None,

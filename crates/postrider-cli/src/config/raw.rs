@@ -66,12 +66,18 @@ pub(crate) struct Log {
     pub(crate) hint: Hint,
     /// How often the log is checked and the ring turned.
     pub(crate) sweep: Span,
+    /// How long the database may take to answer before the relay connects anew.
+    pub(crate) patience: Span,
+    /// On how many standbys an event has to be before it is delivered, so that a failover to one of them takes nothing back that was
+    /// delivered. The relay's role needs pg_read_all_stats to see them.
+    pub(crate) standbys: u32,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        let LogSettings { retention, max_slot_size, lease, idle: (min, max), sweep, .. } =
-            LogSettings::default();
+        let LogSettings {
+            retention, max_slot_size, lease, idle: (min, max), sweep, patience, standbys, ..
+        } = LogSettings::default();
         Self {
             retention: Span(retention),
             max_slot_size: max_slot_size.map(Size),
@@ -79,6 +85,8 @@ impl Default for Log {
             idle: Idle { min: Span(min), max: Span(max) },
             hint: Hint::default(),
             sweep: Span(sweep),
+            patience: Span(patience),
+            standbys,
         }
     }
 }

@@ -26,6 +26,8 @@ const ORDER: &[&str] = &[
     "min",
     "hint",
     "sweep",
+    "patience",
+    "standbys",
     "name",
     "memory_limit",
     "drain",

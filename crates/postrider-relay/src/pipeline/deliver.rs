@@ -10,6 +10,7 @@ use postrider::log::{Record, Standing};
 
 use super::outlet::{Delivered, Outlet, Sent};
 use super::parked::Work;
+use super::remembered::Past;
 use super::window::{Fate, Part};
 use super::{Pipeline, backoff};
 use crate::settings::Ordering;
@@ -109,37 +110,50 @@ impl Pipeline {
         let mut sent = sent.into_iter();
         for part in parts {
             let records = part.records();
-            if !self.window.has(part) {
-                // Somebody decides anew about them.
-                sent.by_ref().take(records.len()).for_each(drop);
-                continue;
-            }
             let mut delivered = Vec::with_capacity(records.len());
             let mut filtered = 0;
+            // Else it will be read again, and this is what is known of it.
+            let is_here = self.window.has(part);
             let fates: Vec<Fate> = records
                 .iter()
                 .zip(sent.by_ref())
-                .map(|(record, sent)| match sent {
-                    Sent::Delivered => {
-                        delivered.push(record);
-                        Fate::Done
+                .map(|(record, sent)| {
+                    let past = match sent {
+                        Sent::Delivered => {
+                            delivered.push(record);
+                            Past::Done
+                        }
+                        Sent::Filtered => {
+                            filtered += 1;
+                            Past::Done
+                        }
+                        Sent::Refused(refusal) => Past::Refused(self.refused(&refusal, 1)),
+                        Sent::Behind if is_here => return self.park(record, None),
+                        Sent::Behind | Sent::Unsent => return Fate::Unsent,
+                    };
+                    if is_here {
+                        return self.fate(record, past);
                     }
-                    Sent::Filtered => {
-                        filtered += 1;
-                        Fate::Done
-                    }
-                    Sent::Refused(refusal) => {
-                        let refused = self.refused(&refusal, 1);
-                        self.park(record, Some(refused))
-                    }
-                    Sent::Behind => self.park(record, None),
-                    Sent::Unsent => Fate::Unsent,
+                    self.remembered.add(record.id, record.seq, past);
+                    Fate::Unsent
                 })
                 .collect();
             self.telemetry.delivered(delivered.iter().copied(), part.batch.read_at());
             self.telemetry.filtered(filtered);
             self.face.on_delivered(delivered.len());
+            self.recent.on_delivered(delivered.iter().copied());
             self.window.on_fates(part, fates);
+        }
+        // What came back late may have been read again already.
+        let parts = if self.remembered.is_empty() { Vec::new() } else { self.window.parts() };
+        self.recall(&parts);
+    }
+
+    /// What follows from what became of an event.
+    pub(super) fn fate(&mut self, record: &Record, past: Past) -> Fate {
+        match past {
+            Past::Done => Fate::Done,
+            Past::Refused(refused) => self.park(record, Some(refused)),
         }
     }
 
@@ -185,7 +199,7 @@ pub(super) fn chain(error: &dyn Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let message = error.to_string();
-        if !text.ends_with(&message) {
+        if !text.contains(&message) {
             text.push_str(": ");
             text.push_str(&message);
         }

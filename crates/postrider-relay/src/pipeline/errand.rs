@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use postrider::log::Error;
+use postrider::log::error::Result;
 use postrider::log::parking::{self, Attempt, Due, Holder};
 use sqlx::{PgPool, Row as _};
+use uuid::Uuid;
 
+use super::recent::Known;
 use crate::sink::BoxFuture;
 
 /// What came of an errand.
@@ -21,14 +25,32 @@ pub(super) enum Errand {
     Due(Vec<Due>),
     /// What was tried again is stored; nothing is parked of these keys any more.
     Resolved(Vec<String>),
+    /// These were delivered, and this server has never had them.
+    TakenBack(Vec<Uuid>),
     /// Something is parked of these keys, in these lanes with the epochs they came with.
     Held(Vec<(i16, i64)>, Vec<String>),
 }
 
-pub(super) type Running = BoxFuture<'static, postrider::log::error::Result<Errand>>;
+pub(super) type Running = BoxFuture<'static, Result<Errand>>;
 
-pub(super) fn news(pool: PgPool, holder: Holder) -> Running {
+/// An answer that never comes must not keep the next question from being asked: with strict ordering nothing is sent before it is
+/// known what is parked.
+fn within(patience: Duration, errand: impl Future<Output = Result<Errand>> + Send + 'static) -> Running {
     Box::pin(async move {
+        let in_time = tokio::time::timeout(patience, errand).await;
+        in_time.unwrap_or_else(|_| Err(Error::NoAnswer { seconds: patience.as_secs() }))
+    })
+}
+
+/// How errands are run.
+#[derive(Debug, Clone)]
+pub(super) struct Desk {
+    pub(super) pool: PgPool,
+    pub(super) patience: Duration,
+}
+
+pub(super) fn news(desk: Desk, holder: Holder) -> Running {
+    within(desk.patience, async move {
         let row = sqlx::query(
             "select s.paused_at is not null,
                     extract(epoch from (select min(d.next_attempt_at) from postrider.leases l
@@ -39,7 +61,7 @@ pub(super) fn news(pool: PgPool, holder: Holder) -> Running {
         )
         .bind(holder.sink)
         .bind(holder.reader)
-        .fetch_optional(&pool)
+        .fetch_optional(&desk.pool)
         .await?;
         let Some(row) = row else { return Ok(Errand::News { paused: true, due_in: None }) };
         let due_in: Option<f64> = row.try_get(1)?;
@@ -48,25 +70,41 @@ pub(super) fn news(pool: PgPool, holder: Holder) -> Running {
     })
 }
 
-pub(super) fn due(pool: PgPool, holder: Holder, lanes: Vec<i16>, strict: bool, limit: u32) -> Running {
-    Box::pin(async move {
-        let mut connection = pool.acquire().await?;
+pub(super) fn due(desk: Desk, holder: Holder, lanes: Vec<i16>, strict: bool, limit: u32) -> Running {
+    within(desk.patience, async move {
+        let mut connection = desk.pool.acquire().await?;
         Ok(Errand::Due(parking::due(&mut connection, holder, &lanes, strict, limit).await?))
     })
 }
 
-pub(super) fn resolve(pool: PgPool, holder: Holder, attempts: Vec<Attempt>) -> Running {
-    Box::pin(async move {
-        let mut connection = pool.acquire().await?;
+pub(super) fn resolve(desk: Desk, holder: Holder, attempts: Vec<Attempt>) -> Running {
+    within(desk.patience, async move {
+        let mut connection = desk.pool.acquire().await?;
         Ok(Errand::Resolved(parking::resolve(&mut connection, holder, &attempts).await?))
     })
 }
 
-pub(super) fn held(pool: PgPool, holder: Holder, lanes: Vec<(i16, i64)>) -> Running {
-    Box::pin(async move {
-        let mut connection = pool.acquire().await?;
+pub(super) fn held(desk: Desk, holder: Holder, lanes: Vec<(i16, i64)>) -> Running {
+    within(desk.patience, async move {
+        let mut connection = desk.pool.acquire().await?;
         let numbers: Vec<i16> = lanes.iter().map(|(lane, _)| *lane).collect();
         let keys = parking::held_keys(&mut connection, holder.sink, &numbers).await?;
         Ok(Errand::Held(lanes, keys))
+    })
+}
+
+/// Which of these events are not in the log any more.
+pub(super) fn taken_back(desk: Desk, known: Known) -> Running {
+    within(desk.patience, async move {
+        let gone = sqlx::query_scalar(
+            "select k.id from unnest($1::smallint[], $2::bigint[], $3::uuid[]) as k (lane, seq, id)
+             where not exists (select from postrider.events e where e.lane = k.lane and e.seq = k.seq and e.id = k.id)",
+        )
+        .bind(known.lanes)
+        .bind(known.seqs)
+        .bind(known.ids)
+        .fetch_all(&desk.pool)
+        .await?;
+        Ok(Errand::TakenBack(gone))
     })
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use postrider::log::Record;
 use postrider::log::parking::{Attempt, Due};
+use uuid::Uuid;
 
 use super::errand::{self, Errand};
 use super::outlet::Sent;
@@ -65,6 +66,15 @@ impl Default for Retries {
 }
 
 impl Retries {
+    /// Of a new reader: what was tried before and is not stored yet.
+    pub(super) fn with(attempts: Vec<Attempt>) -> Self {
+        Self { attempts, ..Self::default() }
+    }
+
+    pub(super) fn into_attempts(self) -> Vec<Attempt> {
+        self.attempts
+    }
+
     pub(super) fn has_due(&self) -> bool {
         !self.due.is_empty()
     }
@@ -121,7 +131,7 @@ impl Pipeline {
             return;
         }
         let now = Instant::now();
-        let (pool, holder) = (self.pool.clone(), self.reader.holder());
+        let (desk, holder) = (self.desk.clone(), self.reader.holder());
         if self.retries.failures > 0 && now < self.retries.news_at {
             if self.is_draining() {
                 // It is tried again by whoever comes next.
@@ -129,15 +139,17 @@ impl Pipeline {
             }
             return;
         }
-        if !self.retries.attempts.is_empty() {
-            self.errand = Some(errand::resolve(pool, holder, self.retries.attempts.clone()));
+        if !self.retries.attempts.is_empty() && self.may_resolve() {
+            self.errand = Some(errand::resolve(desk, holder, self.retries.attempts.clone()));
         } else if self.is_draining() {
             // Nothing new is begun.
+        } else if let Some(known) = self.doubtful.clone() {
+            self.errand = Some(errand::taken_back(desk, known));
         } else if let Some(unknown) = self.unknown_lanes() {
-            self.errand = Some(errand::held(pool, holder, unknown));
+            self.errand = Some(errand::held(desk, holder, unknown));
         } else if now >= self.retries.news_at {
             self.retries.news_at = now + NEWS;
-            self.errand = Some(errand::news(pool, holder));
+            self.errand = Some(errand::news(desk, holder));
         } else if !self.retries.is_busy() && !self.paused && self.retries.look_at.is_some_and(|at| now >= at)
         {
             self.retries.look_at = None;
@@ -153,7 +165,12 @@ impl Pipeline {
         // Kept from here on, not from when it comes back: one that is given up in between would be tried by two.
         self.reader.keep(lanes.iter().copied().collect());
         let most = PAGE.min(self.settings.max_in_flight.div_ceil(2));
-        errand::due(self.pool.clone(), self.reader.holder(), lanes, self.is_strict(), most)
+        errand::due(self.desk.clone(), self.reader.holder(), lanes, self.is_strict(), most)
+    }
+
+    /// Outcomes count only for who holds the lane. After a loss it comes back in a moment.
+    fn may_resolve(&self) -> bool {
+        self.is_draining() || !self.reader.lanes().is_empty()
     }
 
     /// Lanes of which it is not known yet what is parked.
@@ -186,6 +203,10 @@ impl Pipeline {
                 // More may be behind what was just delivered.
                 self.retries.look_at(Instant::now());
             }
+            Ok(Errand::TakenBack(gone)) => {
+                self.doubtful = None;
+                self.on_taken_back(gone);
+            }
             Ok(Errand::Held(lanes, keys)) => self.held.load(&lanes, keys),
             Err(error) => {
                 if !self.retries.is_busy() {
@@ -198,6 +219,25 @@ impl Pipeline {
                     Instant::now() + backoff::pause(&backoff::RECONNECT, self.retries.failures);
             }
         }
+    }
+
+    /// Events were delivered that a failover has taken back.
+    fn on_taken_back(&self, events: Vec<Uuid>) {
+        if events.is_empty() {
+            tracing::info!(
+                sink = self.settings.name,
+                "after a failover: everything that was delivered lately is there"
+            );
+            return;
+        }
+        tracing::error!(
+            sink = self.settings.name,
+            count = events.len(),
+            ids = ?events.iter().take(20).collect::<Vec<_>>(),
+            "a failover took back events that were delivered already: the server that was promoted never had them. Tell who received \
+             them; log.standbys makes the relay wait until a standby has an event"
+        );
+        self.face.on_taken_back(events);
     }
 
     /// Parked events were tried again.

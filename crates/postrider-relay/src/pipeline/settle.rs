@@ -2,9 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use postrider::log::parking::{Refused, ToPark};
 use postrider::log::{self, Error};
+use uuid::Uuid;
 
 use super::Pipeline;
+use super::deliver::chain;
+use super::remembered::{Past, Remembered};
 use super::window::{Settling, Window};
 
 /// Progress is stored this often while events flow, and sooner when half of the window is waiting for it. Every storing is a commit that
@@ -30,11 +34,33 @@ impl Settlements {
     }
 }
 
+/// An event that is parked by a settlement on its way.
+pub(super) struct OnItsWay {
+    id: Uuid,
+    seq: i64,
+    key: Option<String>,
+    refused: Option<Refused>,
+}
+
+impl OnItsWay {
+    fn new(event: &ToPark) -> Self {
+        let record = &event.record;
+        Self { id: record.id, seq: record.seq, key: record.key.clone(), refused: event.refused.clone() }
+    }
+
+    /// If it is read again: its refusal is known, and what only waited behind one is decided anew.
+    pub(super) fn correct(&self, remembered: &mut Remembered) {
+        if remembered.take(self.id).is_some()
+            && let Some(refused) = &self.refused
+        {
+            remembered.add(self.id, self.seq, Past::Refused(refused.clone()));
+        }
+    }
+}
+
 /// A settlement that has come back.
 pub(super) struct Settled {
     settling: Settling,
-    /// The keys of what was parked with it.
-    parked: Vec<Option<String>>,
     begun: Instant,
     result: log::error::Result<log::Settled>,
 }
@@ -51,24 +77,27 @@ impl Pipeline {
         }
         let strict = self.is_strict();
         let (settlement, settling) = self.window.settlement(strict);
-        let parked = settlement.parking.events.iter().map(|event| event.record.key.clone()).collect();
+        self.parking = settlement.parking.events.iter().map(OnItsWay::new).collect();
         let settler = self.reader.settler();
         let begun = Instant::now();
         self.settlements.last = begun;
         self.settling = Some(Box::pin(async move {
             let result = settler.settle(settlement).await;
-            Settled { settling, parked, begun, result }
+            Settled { settling, begun, result }
         }));
     }
 
     pub(super) fn on_settled(&mut self, settled: Settled) -> log::error::Result<()> {
-        let Settled { settling, parked, begun, result } = settled;
-        let parks = !parked.is_empty();
-        for key in parked.into_iter().flatten() {
-            self.held.on_parked(&key);
+        let Settled { settling, begun, result } = settled;
+        let parks = !self.parking.is_empty();
+        for key in self.parking.iter().filter_map(|event| event.key.as_deref()) {
+            self.held.on_parked(key);
         }
         match result {
             Ok(stored) => {
+                self.trouble = None;
+                self.has_settled = true;
+                self.parking.clear();
                 self.telemetry.settled(settling.events, begun.elapsed());
                 self.window.on_settled(&settling);
                 if !stored.lost.is_empty() {
@@ -83,12 +112,20 @@ impl Pipeline {
             }
             // The reader connects again and reads everything again that is not stored.
             Err(error) if error.is_transient() => {
-                tracing::warn!(sink = self.settings.name, %error, "what was delivered could not be settled and is delivered again");
+                tracing::warn!(sink = self.settings.name, %error, "what was delivered could not be settled; it is read again, and not sent again");
+                // Also an orderly takeover ends here.
+                if !matches!(error, Error::LeaseLost { .. } | Error::ConnectionLost { .. }) {
+                    self.trouble = Some(format!("what was delivered cannot be settled: {}", chain(&error)));
+                }
                 self.forget_lost();
+                // Whatever the reader thinks: what was to be parked with it must not be passed over.
+                self.keep(|batch, lane| !settling.speaks_of(batch, lane));
+                self.parking.clear();
                 Ok(())
             }
             Err(Error::ReaderEnded { .. }) => {
                 self.keep(|_, _| false);
+                self.parking.clear();
                 Ok(())
             }
             Err(error) => Err(error),

@@ -1,16 +1,21 @@
 //! Keeps a pipeline running: opens its reader, begins anew when the log needed a person and got one.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use postrider::log::parking::Attempt;
 use postrider::log::{self, BatchBytes, Error, Reader, ReaderOptions, Retention};
 use sqlx::PgPool;
 use tokio::sync::watch;
 
 use super::deliver::chain;
+use super::errand::Desk;
 use super::held::HeldKeys;
 use super::outlet::Outlet;
 use super::parked::Retries;
+use super::recent::{Known, Recent};
+use super::remembered::Remembered;
 use super::settle::Settlements;
 use super::window::Window;
 use super::{Pipeline, Stop, backoff};
@@ -19,6 +24,9 @@ use crate::prepare::Preparer;
 use crate::settings::{Ordering, RelaySettings, SinkSettings};
 use crate::status::State;
 use crate::telemetry::Telemetry;
+
+/// A reader that lived for so long was well: the pauses between attempts begin anew.
+const LONG_LIFE: Duration = Duration::from_secs(30);
 
 /// What a pipeline shares with its relay.
 #[derive(Clone)]
@@ -37,10 +45,12 @@ pub(crate) async fn supervise(
     mut stop: watch::Receiver<Stop>,
 ) -> log::error::Result<()> {
     let strict = settings.ordering == Ordering::Strict;
-    let mut outlet = Some(Outlet::new(settings.target.clone(), preparer, strict));
+    let outlet = Outlet::new(settings.target.clone(), preparer, strict);
+    let mut kept = Kept { outlet: Some(outlet), ..Kept::default() };
     let mut failures = 0;
     while *stop.borrow() == Stop::No {
-        let attempt = once(&fittings, &settings, &mut outlet, &face, &stop, &mut failures).await;
+        let life = once(&fittings, &settings, &mut kept, &face, &mut stop, &mut failures);
+        let attempt = Box::pin(life).await;
         match attempt {
             Ok(()) => break,
             Err(error) if is_final(&error) => {
@@ -65,7 +75,7 @@ pub(crate) async fn supervise(
         }
         rest(backoff::pause(&backoff::RECONNECT, failures), &face, &mut stop).await;
     }
-    if let Some(outlet) = outlet
+    if let Some(outlet) = kept.outlet
         && let Err(unavailable) = outlet.close().await
     {
         tracing::warn!(
@@ -78,6 +88,17 @@ pub(crate) async fn supervise(
     Ok(())
 }
 
+/// What outlives a reader.
+#[derive(Default)]
+struct Kept {
+    outlet: Option<Outlet>,
+    remembered: Remembered,
+    recent: Recent,
+    doubtful: Option<Known>,
+    /// Parked events that were tried again, and what came of it.
+    attempts: Vec<Attempt>,
+}
+
 /// Another version of the schema does not come back to what we know by waiting.
 fn is_final(error: &Error) -> bool {
     matches!(error, Error::SchemaVersion { .. } | Error::NotInstalled)
@@ -87,31 +108,39 @@ fn is_final(error: &Error) -> bool {
 async fn once(
     fittings: &Fittings,
     settings: &Arc<SinkSettings>,
-    outlet: &mut Option<Outlet>,
+    kept: &mut Kept,
     face: &Face,
-    stop: &watch::Receiver<Stop>,
+    stop: &mut watch::Receiver<Stop>,
     failures: &mut u32,
 ) -> log::error::Result<()> {
-    let reader = Reader::open(fittings.relay.database.clone(), options(fittings, settings)).await?;
-    *failures = 0;
+    let opening = Reader::open(fittings.relay.database.clone(), options(fittings, settings));
+    let Some(reader) = while_alive(opening, face, stop).await else { return Ok(()) };
+    let reader = reader?;
+    let begun = Instant::now();
     let mut pipeline = Pipeline {
         settings: Arc::clone(settings),
         reader,
-        pool: fittings.pool.clone(),
+        desk: Desk { pool: fittings.pool.clone(), patience: fittings.relay.log.patience },
         face: face.clone(),
         telemetry: Telemetry::new(&settings.name, settings.target.kind()),
         stop: stop.clone(),
         window: Window::default(),
         held: HeldKeys::default(),
-        outlet: outlet.take(),
+        outlet: kept.outlet.take(),
         delivering: None,
         settlements: Settlements::default(),
+        parking: Vec::new(),
         settling: None,
-        retries: Retries::default(),
+        remembered: std::mem::take(&mut kept.remembered),
+        recent: std::mem::take(&mut kept.recent),
+        doubtful: kept.doubtful.take(),
+        retries: Retries::with(std::mem::take(&mut kept.attempts)),
         errand: None,
         failures: 0,
         rests_until: None,
         paused: false,
+        trouble: None,
+        has_settled: false,
     };
     let ended = pipeline.run().await;
     if ended.is_err()
@@ -120,9 +149,14 @@ async fn once(
         // The sink is needed again. Its own deadline ends this.
         pipeline.on_delivery(*delivering.await);
     }
-    *outlet = pipeline.outlet.take();
+    pipeline.keep(|_, _| false);
+    if pipeline.has_settled || begun.elapsed() > LONG_LIFE {
+        *failures = 0;
+    }
+    let Pipeline { outlet, remembered, recent, doubtful, retries, reader, .. } = pipeline;
+    *kept = Kept { outlet, remembered, recent, doubtful, attempts: retries.into_attempts() };
     if ended.is_ok()
-        && let Err(error) = pipeline.reader.close().await
+        && let Err(error) = reader.close().await
     {
         tracing::warn!(sink = settings.name, %error, "the lanes could not be handed back; others take them over when the lease ends");
     }
@@ -141,32 +175,51 @@ fn options(fittings: &Fittings, settings: &SinkSettings) -> ReaderOptions {
         hint: relay.log.hint,
         retention: Retention { keep: relay.log.retention, max_slot_bytes: relay.log.max_slot_size },
         sweep: relay.log.sweep,
+        patience: relay.log.patience,
+        standbys: relay.log.standbys,
         ..ReaderOptions::new(&settings.name)
     }
 }
 
 /// Waits, showing that it is alive.
 async fn rest(pause: Duration, face: &Face, stop: &mut watch::Receiver<Stop>) {
+    while_alive(tokio::time::sleep(pause), face, stop).await;
+}
+
+/// Waits for something, showing that it is alive. `None` if it was told to stop before.
+async fn while_alive<T>(
+    awaited: impl Future<Output = T>,
+    face: &Face,
+    stop: &mut watch::Receiver<Stop>,
+) -> Option<T> {
     const STEP: Duration = Duration::from_millis(500);
-    let end = tokio::time::Instant::now() + pause;
-    while *stop.borrow() == Stop::No && tokio::time::Instant::now() < end {
+    let mut awaited = pin!(awaited);
+    while *stop.borrow_and_update() == Stop::No {
         face.turn(|_| ());
         tokio::select! {
-            () = tokio::time::sleep_until(end.min(tokio::time::Instant::now() + STEP)) => {}
+            done = &mut awaited => return Some(done),
+            () = tokio::time::sleep(STEP) => {}
             _ = stop.changed() => {}
         }
     }
+    None
 }
 
 impl Pipeline {
     /// Shows what it is doing.
-    pub(super) fn show(&self) {
+    pub(super) fn show(&mut self) {
+        if let Some(position) = self.reader.settled_position() {
+            self.remembered.forget_up_to(position);
+        }
+        if let Some(known) = self.reader.timeline().and_then(|timeline| self.recent.on_timeline(timeline)) {
+            self.doubtful = Some(known);
+        }
         let lanes = self.reader.lanes();
         let state = match self.face.state() {
             _ if self.paused => State::Paused,
             waiting @ State::Waiting { .. } if self.failures > 0 => waiting,
-            _ => match self.reader.trouble() {
-                Some(reason) => State::Disconnected { reason: reason.to_string() },
+            _ => match self.trouble.clone().or_else(|| Some(self.reader.trouble()?.to_string())) {
+                Some(reason) => State::Disconnected { reason },
                 None if lanes.is_empty() => State::Standby,
                 None => State::Running,
             },

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use postrider::log::parking::{Parking, ToPark};
+use postrider::log::parking::{Parking, Refused, ToPark};
 use postrider::log::{Batch, Record, Settlement};
 
 /// Records of one lane of a batch, next to each other.
@@ -86,6 +86,18 @@ struct Open {
     lanes: Vec<Lane>,
 }
 
+impl Open {
+    fn parts(&self) -> Vec<Part> {
+        let part = |lane: &Lane| Part {
+            batch: Arc::clone(&self.batch),
+            serial: self.serial,
+            lane: lane.number,
+            range: 0..lane.len,
+        };
+        self.lanes.iter().map(part).collect()
+    }
+}
+
 /// How far each lane was when a settlement was made.
 #[derive(Debug)]
 pub(super) struct Settling {
@@ -114,7 +126,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn push(&mut self, batch: Batch) {
+    /// Takes a batch, and answers its lanes.
+    pub(super) fn push(&mut self, batch: Batch) -> Vec<Part> {
         let lanes = batch.lanes().map(|(number, records)| Lane {
             number,
             len: records.len(),
@@ -127,6 +140,12 @@ impl Window {
         self.unsent += batch.len();
         self.open.push_back(Open { serial: self.next_serial, batch: Arc::new(batch), lanes });
         self.next_serial += 1;
+        self.open.back().map(Open::parts).unwrap_or_default()
+    }
+
+    /// All lanes of all batches.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        self.open.iter().flat_map(Open::parts).collect()
     }
 
     /// Records that are neither done nor known to be sent.
@@ -205,10 +224,17 @@ impl Window {
             .and_then(|open| open.lanes.iter_mut().find(|lane| lane.number == part.lane));
         let Some(lane) = lane else { return };
         for (index, fate) in part.range.clone().zip(fates) {
+            if lane.is_done(index) {
+                continue;
+            }
             match fate {
                 Fate::Unsent => continue,
                 Fate::Done => {}
-                Fate::Parked(event) => lane.parking.push_back((index, *event)),
+                Fate::Parked(event) => {
+                    // In order, although an earlier one may have been tried again later: settling takes them from the front.
+                    let place = lane.parking.partition_point(|(before, _)| *before < index);
+                    lane.parking.insert(place, (index, *event));
+                }
             }
             lane.finish(index);
             self.unsent -= 1;
@@ -264,14 +290,28 @@ impl Window {
         }
     }
 
-    /// Forgets the lanes that are not to be kept: somebody reads them again, which may be us. Answers the keys of what was to be
+    /// Forgets the lanes that are not to be kept: somebody reads them again, which may be us. Tells what is done in them and not stored,
+    /// with the refusal of what was to be parked; what only waits behind something is decided anew. Answers the keys of what was to be
     /// parked of them.
-    pub(super) fn retain(&mut self, is_kept: impl Fn(&Batch, i16) -> bool) -> Vec<String> {
+    pub(super) fn retain(
+        &mut self,
+        is_kept: impl Fn(&Batch, i16) -> bool,
+        mut done: impl FnMut(&Record, Option<&Refused>),
+    ) -> Vec<String> {
         let mut keys = Vec::new();
         for open in &mut self.open {
             for lane in open.lanes.extract_if(.., |lane| !is_kept(&open.batch, lane.number)) {
                 self.unsent -= lane.len - lane.done();
                 self.unsettled -= lane.done() - lane.settled;
+                let mut parking = lane.parking.iter().peekable();
+                for (index, record) in open.batch.lane(lane.number).iter().enumerate().skip(lane.settled) {
+                    match parking.next_if(|(place, _)| *place == index) {
+                        Some((_, event)) if event.refused.is_none() => {}
+                        Some((_, event)) => done(record, event.refused.as_ref()),
+                        None if lane.is_done(index) => done(record, None),
+                        None => {}
+                    }
+                }
                 keys.extend(lane.parking.into_iter().filter_map(|(_, event)| event.record.key));
             }
         }

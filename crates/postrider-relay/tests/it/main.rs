@@ -5,6 +5,7 @@
 
 mod engine;
 mod envelopes;
+mod faults;
 mod file_sink;
 mod jq;
 mod kills;

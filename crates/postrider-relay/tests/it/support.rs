@@ -91,6 +91,14 @@ impl Probe {
         self.taken.borrow().clone()
     }
 
+    pub fn has(&self, id: &str) -> bool {
+        self.taken.borrow().iter().rev().any(|taken| taken.id == id)
+    }
+
+    pub fn count(&self) -> usize {
+        self.taken.borrow().len()
+    }
+
     /// Waits until it has taken so many.
     pub async fn wait_for(&self, count: usize) -> Vec<Taken> {
         let mut taken = self.taken.subscribe();

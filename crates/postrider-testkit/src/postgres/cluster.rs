@@ -16,6 +16,8 @@ pub(crate) struct Cluster {
     pub(super) version: Version,
     pub(super) settings: Settings,
     pub(super) origin: Origin,
+    /// Bytes of a small file system that the server sees at [`Cluster::small_disk`].
+    pub(super) small_disk: Option<u64>,
 }
 
 /// Where the data comes from.
@@ -44,11 +46,21 @@ impl Service for Cluster {
                 run_to_end(command.args(["-p", &port.to_string()]).arg("-D").arg(&data))?;
             }
         }
+        if self.small_disk.is_some() {
+            let dir = Self::small_disk(place);
+            fs::create_dir(&dir)?;
+            place.user.own(&dir)?;
+        }
         Self::configure(place, &self.settings)
     }
 
     fn command(&self, place: &Place) -> Result<CommandLine> {
-        Ok(CommandLine::new(self.version.bin_dir()?.join("postgres"))
+        let command = CommandLine::new(self.version.bin_dir()?.join("postgres"));
+        let command = match self.small_disk {
+            Some(bytes) => command.small_disk(&Self::small_disk(place), bytes),
+            None => command,
+        };
+        Ok(command
             .arg("-D")
             .arg(Self::data_dir(place).to_string_lossy())
             .args(["-h", "127.0.0.1", "-p", &place.port().to_string()])
@@ -80,6 +92,10 @@ impl Service for Cluster {
 impl Cluster {
     pub(super) fn data_dir(place: &Place) -> PathBuf {
         place.dir.join("data")
+    }
+
+    pub(super) fn small_disk(place: &Place) -> PathBuf {
+        place.dir.join("small")
     }
 
     /// Whether `postmaster.pid` says "ready", and says so about the process that was started now. Without this

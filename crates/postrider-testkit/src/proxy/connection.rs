@@ -23,11 +23,16 @@ pub(super) async fn serve(mut client: TcpStream, shared: Arc<Shared>) {
         ended = carry(&mut client, &mut server, &shared) => ended,
         ended = ended_from_outside(&mut switches, generation) => ended,
     };
-    if let Ending::Reset = ending {
-        // With a linger time of zero the kernel sends RST in place of FIN when the socket is dropped.
-        for socket in [Some(client), server].into_iter().flatten() {
-            let _ = socket.set_zero_linger();
+    match ending {
+        Ending::Close => {}
+        Ending::Reset => {
+            // With a linger time of zero the kernel sends RST in place of FIN when the socket is dropped.
+            for socket in [Some(client), server].into_iter().flatten() {
+                let _ = socket.set_zero_linger();
+            }
         }
+        // Until the proxy is dropped, with both sockets.
+        Ending::Abandon => std::future::pending().await,
     }
 }
 

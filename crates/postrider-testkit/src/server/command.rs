@@ -13,12 +13,17 @@ use crate::user::User;
 pub struct CommandLine {
     words: Vec<String>,
     environment: Vec<String>,
+    small_disk: Option<(String, u64)>,
 }
 
 impl CommandLine {
     /// A command without arguments.
     pub fn new(program: impl AsRef<Path>) -> Self {
-        Self { words: vec![program.as_ref().to_string_lossy().into_owned()], environment: Vec::new() }
+        Self {
+            words: vec![program.as_ref().to_string_lossy().into_owned()],
+            environment: Vec::new(),
+            small_disk: None,
+        }
     }
 
     /// Adds an argument.
@@ -42,9 +47,20 @@ impl CommandLine {
         self
     }
 
+    /// Lets the program see a file system of so many bytes at `dir`, in memory. Nobody else sees it, and it goes with the program.
+    #[must_use]
+    pub fn small_disk(mut self, dir: &Path, bytes: u64) -> Self {
+        self.small_disk = Some((dir.to_string_lossy().into_owned(), bytes));
+        self
+    }
+
     /// As the words after `setpriv`, each of which execs the next in place.
     pub(super) fn into_words(self, user: &User, stop: &Stop) -> Vec<String> {
-        let mut words = user.prefix();
+        let mut words = match self.small_disk {
+            Some((dir, bytes)) => user.with_small_disk(&dir, bytes),
+            None => Vec::new(),
+        };
+        words.extend(user.prefix());
         // The kernel stops the server should even its guardian be killed.
         words.extend(["--pdeathsig".to_owned(), stop.signal_name().to_owned(), "--".to_owned()]);
         if !self.environment.is_empty() {

@@ -36,6 +36,8 @@ pub enum Silence {
     PreparedTransactions,
     /// LISTEN hears nothing: a pooler in transaction mode is in between.
     Deaf,
+    /// The listening connection was lost and is not back yet.
+    Lost,
 }
 
 impl fmt::Display for Silence {
@@ -46,13 +48,22 @@ impl fmt::Display for Silence {
                 "max_prepared_transactions is above 0, and NOTIFY would break PREPARE TRANSACTION"
             }
             Self::Deaf => "LISTEN hears nothing: a pooler in transaction mode is in between",
+            Self::Lost => "the listening connection was lost and could not be opened again yet",
         })
     }
 }
 
-/// A listening connection, if there is a use for one.
+/// A listening connection, if there is a use for one. Losing it costs promptness only: reading goes on by looking, and the connection
+/// is opened again when it can be.
 pub struct Bell {
-    listener: Result<PgListener, Silence>,
+    options: PgConnectOptions,
+    ear: Ear,
+}
+
+enum Ear {
+    Listening(PgListener),
+    Silent(Silence),
+    Lost { try_at: Instant, failures: u32 },
 }
 
 /// What waiting brought.
@@ -69,40 +80,75 @@ pub enum Heard {
 impl Bell {
     /// Listens, and makes sure by a notification to itself that LISTEN is not deaf.
     pub async fn hang(options: &PgConnectOptions, connection: &mut PgConnection, hint: Hint) -> Result<Self> {
+        let options = options.clone().application_name("postrider (listening)");
+        let bell = |ear| Self { options: options.clone(), ear };
         if hint == Hint::Off {
-            return Ok(Self { listener: Err(Silence::Chosen) });
+            return Ok(bell(Ear::Silent(Silence::Chosen)));
         }
         let prepared: i32 =
             sqlx::query_scalar("select current_setting('max_prepared_transactions')::integer")
                 .fetch_one(&mut *connection)
                 .await?;
         if hint == Hint::Auto && prepared > 0 {
-            return Ok(Self { listener: Err(Silence::PreparedTransactions) });
+            return Ok(bell(Ear::Silent(Silence::PreparedTransactions)));
         }
-        let pool = PgPoolOptions::new()
-            .max_connections(1)
-            .connect_lazy_with(options.clone().application_name("postrider (listening)"));
-        let mut listener = PgListener::connect_with(&pool).await?;
-        // A lost listener must be noticed, not silently replaced: what was notified in between is gone.
-        listener.eager_reconnect(false);
-        listener.listen(CHANNEL).await?;
-        let hears = hears_itself(&mut listener, connection).await?;
-        Ok(Self { listener: if hears { Ok(listener) } else { Err(Silence::Deaf) } })
+        let Ok(mut listener) = listen(&options).await else { return Ok(bell(Ear::lost(1))) };
+        Ok(bell(match hears_itself(&mut listener, connection).await? {
+            Some(true) => Ear::Listening(listener),
+            Some(false) => Ear::Silent(Silence::Deaf),
+            None => Ear::lost(1),
+        }))
     }
 
     /// Why it does not ring, if it does not.
     pub fn silence(&self) -> Option<Silence> {
-        self.listener.as_ref().err().copied()
+        match self.ear {
+            Ear::Listening(_) => None,
+            Ear::Silent(silence) => Some(silence),
+            Ear::Lost { .. } => Some(Silence::Lost),
+        }
+    }
+
+    /// Makes sure that it still hears: a connection that nothing passes for long may be gone without a word. What was rung meanwhile
+    /// is not kept, so a look has to follow.
+    pub async fn test(&mut self, connection: &mut PgConnection) -> Result<()> {
+        if let Ear::Listening(listener) = &mut self.ear
+            && hears_itself(listener, connection).await? != Some(true)
+        {
+            self.ear = Ear::lost(0);
+        }
+        Ok(())
     }
 
     /// Waits for a ticket. If several came, the highest speaks for all of them.
     pub async fn wait(&mut self, longest: Duration) -> Result<Heard> {
-        let Ok(listener) = &mut self.listener else {
-            tokio::time::sleep(longest).await;
-            return Ok(Heard::Nothing);
+        let mut deadline = Instant::now() + longest;
+        let listener = match &mut self.ear {
+            Ear::Listening(listener) => listener,
+            Ear::Silent(_) => {
+                tokio::time::sleep_until(deadline).await;
+                return Ok(Heard::Nothing);
+            }
+            Ear::Lost { try_at, failures } => {
+                if longest.is_zero() || *try_at >= deadline {
+                    tokio::time::sleep_until(deadline).await;
+                    return Ok(Heard::Nothing);
+                }
+                tokio::time::sleep_until(*try_at).await;
+                let failures = *failures + 1;
+                // Whatever comes of it, and if this is cancelled too: not again at once.
+                self.ear = Ear::lost(failures);
+                match listen(&self.options).await {
+                    Ok(listener) => self.ear = Ear::Listening(listener),
+                    Err(error) => {
+                        tracing::debug!(%error, failures, "the listening connection cannot be opened");
+                    }
+                }
+                // What was rung before it listened is gone.
+                return Ok(Heard::Broken);
+            }
         };
         let mut highest = None;
-        let mut deadline = Instant::now() + longest;
         loop {
             match tokio::time::timeout_at(deadline, listener.try_recv()).await {
                 Err(_elapsed) => return Ok(highest.map_or(Heard::Nothing, Heard::Ticket)),
@@ -113,35 +159,62 @@ impl Bell {
                         deadline = Instant::now();
                     }
                 }
-                Ok(Ok(None)) => {
-                    // Listen again before the next look, or what commits after it would be missed.
-                    listener.listen(CHANNEL).await?;
+                Ok(Ok(None) | Err(_)) => {
+                    self.ear = Ear::lost(0);
                     return Ok(Heard::Broken);
                 }
-                Ok(Err(error)) => return Err(error.into()),
             }
         }
     }
 }
 
-async fn hears_itself(listener: &mut PgListener, connection: &mut PgConnection) -> Result<bool> {
+impl Ear {
+    /// After so many attempts to open it again.
+    fn lost(failures: u32) -> Self {
+        const FIRST: Duration = Duration::from_millis(100);
+        const LONGEST: Duration = Duration::from_secs(30);
+        let pause = match failures {
+            0 => Duration::ZERO,
+            _ => FIRST.saturating_mul(1_u32 << failures.min(16)).min(LONGEST),
+        };
+        Self::Lost { try_at: Instant::now() + pause, failures }
+    }
+}
+
+async fn listen(options: &PgConnectOptions) -> Result<PgListener> {
+    /// A pool goes on trying for so long where the server has no room for another connection.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(PATIENCE)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_lazy_with(options.clone());
+    let mut listener = PgListener::connect_with(&pool).await?;
+    // A lost listener must be noticed, not silently replaced: what was notified in between is gone.
+    listener.eager_reconnect(false);
+    listener.listen(CHANNEL).await?;
+    Ok(listener)
+}
+
+/// `None` if the listening connection was lost over it.
+async fn hears_itself(listener: &mut PgListener, connection: &mut PgConnection) -> Result<Option<bool>> {
     // A notification of ours would fail if the queue is full, and reading does not depend on it. Nobody arms meanwhile.
     if !may_arm(connection).await? {
-        return Ok(true);
+        return Ok(Some(true));
     }
     let word = Uuid::now_v7().to_string();
     sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(&word).execute(connection).await?;
     let heard = async {
         loop {
             match listener.try_recv().await {
-                Ok(Some(notification)) if notification.payload() == word => return Ok(true),
+                Ok(Some(notification)) if notification.payload() == word => return Some(true),
                 Ok(Some(_)) => {}
-                Ok(None) => return Ok(false),
-                Err(error) => return Err(error),
+                Ok(None) | Err(_) => return None,
             }
         }
     };
-    Ok(tokio::time::timeout(SELF_TEST, heard).await.unwrap_or(Ok(false))?)
+    Ok(tokio::time::timeout(SELF_TEST, heard).await.unwrap_or(Some(false)))
 }
 
 /// Whether a ticket may be taken now: a full notification queue would fail the user's COMMIT.

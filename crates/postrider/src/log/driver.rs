@@ -18,14 +18,12 @@ use super::link::Link;
 use super::parking::{Holder, Parking};
 use super::reader::{Batch, Kept, ReaderOptions, Settled};
 use super::settling::{Ended, Meanwhile, Running, end_of};
+use super::sink::Start;
 use super::wake::{Action, Event, Sleeper};
 
 /// After work a reader looks this often at the shortest interval before it sleeps or slows down: work tends to follow work, and
 /// taking a ticket costs a commit.
 const SHORT_PAUSES: u32 = 8;
-
-/// How long a statement may take. Waits for a bell or a command end by themselves, with the next heartbeat at the latest.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a reader asks of its task.
 #[derive(Debug)]
@@ -53,6 +51,7 @@ pub(super) struct State {
     pub(super) retiring: Vec<i16>,
     pub(super) silence: Option<Silence>,
     pub(super) link: Option<Uuid>,
+    pub(super) timeline: Option<i64>,
     pub(super) lease_ends: Option<Instant>,
     pub(super) settled_position: Option<i64>,
     pub(super) trouble: Option<Arc<str>>,
@@ -75,6 +74,11 @@ pub(super) struct Driver {
     pending: Option<Command>,
     state: watch::Sender<State>,
     failures: u32,
+    /// How often in a row storing has failed, and when to connect again after it.
+    unsettled: u32,
+    connect_at: Option<Instant>,
+    /// The page that was asked for; rounds that take too long are read with smaller ones.
+    usual_page: u32,
     idle_rounds: u32,
     /// The end of the pause or sleep it is in.
     resting_until: Option<Instant>,
@@ -96,9 +100,17 @@ impl Driver {
         kept: Kept,
     ) -> Result<Self> {
         let reader = Uuid::now_v7();
-        let link = Link::connect(&database, &options, reader, &kept).await?;
+        let patience = match options.start {
+            // The log may have to be walked once.
+            Start::At(_) => options.patience * 3,
+            Start::Now | Start::Earliest => options.patience,
+        };
+        let link = tokio::time::timeout(patience, Link::connect(&database, &options, reader, &kept))
+            .await
+            .unwrap_or_else(|_| Err(Error::NoAnswer { seconds: patience.as_secs() }))?;
         let driver = Self {
             database,
+            usual_page: options.page,
             options,
             holder: Holder { sink: link.tenure.sink, reader },
             link: Some(link),
@@ -110,6 +122,8 @@ impl Driver {
             pending: None,
             state,
             failures: 0,
+            unsettled: 0,
+            connect_at: None,
             idle_rounds: 0,
             resting_until: None,
             ticket_ends: Instant::now(),
@@ -148,16 +162,19 @@ impl Driver {
             if self.ended.is_some() || self.settling.as_ref().is_some_and(JoinHandle::is_finished) {
                 self.end_settling().await;
             }
+            if let Some(at) = self.connect_at {
+                tokio::select! {
+                    () = tokio::time::sleep_until(at.into()) => self.connect_at = None,
+                    command = self.commands.recv() => {
+                        self.pending = command;
+                        continue;
+                    }
+                }
+            }
             match self.step_in_time().await {
-                Ok(()) => {
-                    self.failures = 0;
-                    self.trouble = None;
-                }
+                Ok(()) => self.failures = 0,
                 Err(error) if error.is_transient() => self.fail(&error).await,
-                Err(error) => {
-                    let _ = self.batches.send(Err(error)).await;
-                    return;
-                }
+                Err(error) => return self.end(error).await,
             }
             self.show();
         }
@@ -165,7 +182,8 @@ impl Driver {
 
     /// A server that is gone without a word would hold us for as long as the kernel goes on sending again.
     async fn step_in_time(&mut self) -> Result<()> {
-        let patience = PATIENCE + self.link.as_ref().map(Link::next_duty).unwrap_or_default();
+        // Waits for a bell or a command end by themselves, with the next heartbeat at the latest.
+        let patience = self.options.patience + self.link.as_ref().map(Link::next_duty).unwrap_or_default();
         match tokio::time::timeout(patience, self.step()).await {
             Ok(done) => done,
             Err(_) => Err(Error::NoAnswer { seconds: patience.as_secs() }),
@@ -176,8 +194,12 @@ impl Driver {
     async fn step(&mut self) -> Result<()> {
         let link = match &mut self.link {
             Some(link) => link,
-            none => none
-                .insert(Link::connect(&self.database, &self.options, self.holder.reader, &self.kept).await?),
+            none => {
+                let link =
+                    Link::connect(&self.database, &self.options, self.holder.reader, &self.kept).await?;
+                self.trouble = None;
+                none.insert(link)
+            }
         };
         if link.next_duty().is_zero() && self.settling.is_some() {
             // A settling under the old epoch must not meet a new one.
@@ -203,6 +225,8 @@ impl Driver {
         let (shortest, longest) = self.options.idle;
         let mut meanwhile = Meanwhile {
             holder: self.holder,
+            patience: self.options.patience,
+            failures: &mut self.unsettled,
             commands: &mut self.commands,
             pending: &mut self.pending,
             settling: &mut self.settling,
@@ -210,7 +234,14 @@ impl Driver {
         };
         match link.sleeper.next() {
             Action::Look => {
-                let (pages, xmin) = link.look(&self.options, &mut meanwhile).await?;
+                let begun = Instant::now();
+                let Some((pages, xmin)) = link.look(&self.options, &mut meanwhile).await? else {
+                    self.trouble = Some(self.too_few_standbys());
+                    return Ok(());
+                };
+                self.trouble = None;
+                self.fit_page(begun.elapsed());
+                let Some(link) = &mut self.link else { return Ok(()) };
                 let found = !pages.is_empty();
                 link.sleeper.on(Event::Looked { found, xmin });
                 if found {
@@ -236,8 +267,12 @@ impl Driver {
             }
             Action::Disarm(_) if self.rung => {
                 // One look more than the protocol asks for never hurts, and what rang is in hand before disarming has committed.
+                let Some((pages, _)) = link.look(&self.options, &mut meanwhile).await? else {
+                    self.trouble = Some(self.too_few_standbys());
+                    return Ok(());
+                };
                 self.rung = false;
-                let (pages, _) = link.look(&self.options, &mut meanwhile).await?;
+                self.trouble = None;
                 if !pages.is_empty() {
                     self.idle_rounds = 0;
                     self.ready = Some(Batch { link: link.id, pages, read_at: Instant::now() });
@@ -348,7 +383,9 @@ impl Driver {
         let mut holding = self.link.as_mut().map(Link::holding);
         let (commands, pending) = (&mut self.commands, &mut self.pending);
         let (settling, ended) = (&mut self.settling, &mut self.ended);
-        Meanwhile { holder: self.holder, commands, pending, settling, ended }.begin(settle, holding.as_mut());
+        let (patience, failures) = (self.options.patience, &mut self.unsettled);
+        Meanwhile { holder: self.holder, patience, failures, commands, pending, settling, ended }
+            .begin(settle, holding.as_mut());
     }
 
     /// Waits for the settling that is on its way, if there is one.
@@ -360,6 +397,7 @@ impl Driver {
         };
         match ended {
             Ok(Ok(stored)) => {
+                self.unsettled = 0;
                 if let Some(link) = &mut self.link {
                     link.holding().on_stored(stored);
                 }
@@ -367,6 +405,9 @@ impl Driver {
             Ok(Err((error, reply))) => {
                 // Whether it was stored is unknown, or somebody else stores now: only what is stored counts from here on.
                 self.drop_link();
+                self.unsettled = self.unsettled.saturating_add(1);
+                self.connect_at = Some(Instant::now() + pause_after(self.unsettled));
+                self.trouble = Some(Arc::from(error.to_string()));
                 // Before the answer: what the reader takes next must not come from a connection that was just given up.
                 self.show();
                 let _ = reply.send(Err(error));
@@ -385,17 +426,65 @@ impl Driver {
 
     /// The connection is of no use any more, and so is every cursor in memory that it read.
     async fn fail(&mut self, error: &Error) {
-        const FIRST: Duration = Duration::from_millis(20);
-        const LONGEST: Duration = Duration::from_secs(5);
+        self.end_settling().await;
+        self.drop_link();
+        // A lease that ran out while a round was read says the same as no answer.
+        if error.is_too_slow() || matches!(error, Error::LeaseLost { .. }) {
+            self.options.page = (self.options.page / 4).max(1);
+        }
+        self.trouble = Some(Arc::from(error.to_string()));
+        self.show();
+        self.failures = self.failures.saturating_add(1);
+        tracing::warn!(sink = self.options.sink, %error, attempt = self.failures, "reading failed; connecting again");
+        let at = Instant::now() + pause_after(self.failures);
+        self.connect_at = Some(self.connect_at.map_or(at, |planned| planned.max(at)));
+    }
+
+    /// Tells the reader, and everybody who waits for an answer meanwhile: it may not ask for more before it has settled what it has.
+    async fn end(&mut self, error: Error) {
         self.end_settling().await;
         self.drop_link();
         self.trouble = Some(Arc::from(error.to_string()));
         self.show();
-        let pause = FIRST.saturating_mul(1_u32 << self.failures.min(16)).min(LONGEST);
-        self.failures = self.failures.saturating_add(1);
-        tracing::warn!(sink = self.options.sink, %error, attempt = self.failures, "reading failed; connecting again");
-        let jitter = rand::rng().random_range(0.5..1.0);
-        tokio::time::sleep(pause.mul_f64(jitter)).await;
+        let gone = || Error::ReaderEnded { sink: self.options.sink.clone() };
+        let mut error = Some(error);
+        while let Some(said) = error.take() {
+            tokio::select! {
+                permit = self.batches.reserve() => {
+                    if let Ok(permit) = permit {
+                        permit.send(Err(said));
+                    }
+                    continue;
+                }
+                command = self.commands.recv() => match command {
+                    Some(Command::Settle(settle)) => drop(settle.reply.send(Err(gone()))),
+                    Some(Command::Close { reply }) => {
+                        let _ = reply.send(Ok(()));
+                        return;
+                    }
+                    None => return,
+                },
+            }
+            error = Some(said);
+        }
+    }
+
+    /// Pages that can be read in a fraction of the time there is.
+    fn fit_page(&mut self, took: Duration) {
+        let limit = self.options.patience.min(self.options.lease);
+        if took > limit / 2 {
+            self.options.page = (self.options.page / 2).max(1);
+        } else if took < limit / 8 {
+            self.options.page = self.options.page.saturating_mul(2).min(self.usual_page);
+        }
+    }
+
+    fn too_few_standbys(&self) -> Arc<str> {
+        let standbys = self.options.standbys;
+        Arc::from(format!(
+            "events wait until {standbys} standbys have them, and fewer do (see pg_stat_replication; the role needs \
+             pg_read_all_stats to see them)"
+        ))
     }
 
     fn drop_link(&mut self) {
@@ -411,9 +500,10 @@ impl Driver {
             retiring: link.lanes.retiring().to_vec(),
             silence: link.bell.silence(),
             link: Some(link.id),
+            timeline: Some(link.timeline),
             lease_ends: Some(link.lease_ends()),
             settled_position: link.lanes.settled_position(),
-            trouble: None,
+            trouble: self.trouble.clone(),
         });
         let state = state.unwrap_or_else(|| State { trouble: self.trouble.clone(), ..State::default() });
         self.state.send_if_modified(|shown| {
@@ -422,4 +512,12 @@ impl Driver {
             changed
         });
     }
+}
+
+/// The pause before connecting again, after so many failures in a row (from 1). Many that failed together should not come back together.
+fn pause_after(failures: u32) -> Duration {
+    const FIRST: Duration = Duration::from_millis(20);
+    const LONGEST: Duration = Duration::from_secs(5);
+    let pause = FIRST.saturating_mul(1_u32 << failures.saturating_sub(1).min(16)).min(LONGEST);
+    pause.mul_f64(rand::rng().random_range(0.5..1.0))
 }

@@ -2,6 +2,8 @@
 
 use uuid::Uuid;
 
+use super::advice;
+
 /// Result of a log operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -10,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The database answered with an error or not at all.
-    #[error("the database failed: {0}")]
+    #[error("the database failed: {}", advice::said(.0))]
     Database(#[from] sqlx::Error),
 
     /// The server said nothing for too long.
@@ -222,6 +224,12 @@ impl Error {
         matches!(self, Self::Database(error) if has_code(error, "55P03"))
     }
 
+    /// Whether a statement took longer than it may.
+    pub(super) fn is_too_slow(&self) -> bool {
+        matches!(self, Self::NoAnswer { .. })
+            || matches!(self, Self::Database(error) if has_code(error, "57014"))
+    }
+
     /// Whether connecting again may help. Everything else needs a person.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -242,10 +250,16 @@ fn has_code(error: &sqlx::Error, wanted: &str) -> bool {
 
 fn is_transient(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
+        sqlx::Error::Io(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::WorkerCrashed => true,
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-            // Connection trouble, serialization failures and deadlocks, resources, an operator's hand, lock not available.
-            ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)) || code == "55P03"
+            // Connection trouble, serialization failures and deadlocks, resources, an operator's hand, lock not available, a server
+            // that became read-only.
+            ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class))
+                || code == "55P03"
+                || code == "25006"
         }),
         _ => false,
     }

@@ -1,7 +1,8 @@
 //! Publishing only what is durable.
 //!
 //! Under `synchronous_commit=off` a row is visible before its commit record is on disk, and a crash takes it back. A round
-//! is released once the WAL is flushed as far as it had been written when the round was read.
+//! is released once the WAL is flushed as far as it had been written when the round was read; where standbys are asked for, once
+//! that many of them have flushed it too, because a failover takes back what the promoted one never had.
 
 use std::time::Duration;
 
@@ -38,4 +39,31 @@ pub async fn until_durable(connection: &mut PgConnection, inserted: u64, flushed
 async fn is_flushed(connection: &mut PgConnection, inserted: u64) -> Result<bool> {
     let flushed: i64 = sqlx::query_scalar(FLUSHED).fetch_one(connection).await?;
     Ok(u64::try_from(flushed).is_ok_and(|flushed| flushed >= inserted))
+}
+
+/// How long it is looked for standbys before something else gets a turn.
+const TURN: Duration = Duration::from_millis(50);
+
+/// A receiver of logical changes is no standby.
+const STANDBYS: &str = "select count(*) >= $2 from pg_stat_replication r
+    where (r.flush_lsn - '0/0'::pg_lsn)::bigint >= $1
+      and not exists (select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical')";
+
+/// Whether so many standbys have the WAL on disk up to `inserted`, or get there within a moment.
+pub async fn is_at_standbys(connection: &mut PgConnection, inserted: u64, standbys: u32) -> Result<bool> {
+    if standbys == 0 {
+        return Ok(true);
+    }
+    let begun = tokio::time::Instant::now();
+    loop {
+        let enough: bool = sqlx::query_scalar(STANDBYS)
+            .bind(i64::try_from(inserted).unwrap_or(i64::MAX))
+            .bind(i64::from(standbys))
+            .fetch_one(&mut *connection)
+            .await?;
+        if enough || begun.elapsed() >= TURN {
+            return Ok(enough);
+        }
+        tokio::time::sleep(STEP).await;
+    }
 }

@@ -27,8 +27,8 @@ const HIGHEST: &str = "select coalesce(pg_sequence_last_value('postrider.seq'), 
         where e.xid >= pg_snapshot_xmax(pg_current_snapshot()) order by e.xid desc limit 1) as xid,
     pg_snapshot_xmax(pg_current_snapshot())::text as xmax";
 
-/// Checks everything; the first time, remembers which cluster this is.
-pub async fn check(connection: &mut PgConnection) -> Result<()> {
+/// Checks everything; the first time, remembers which cluster this is. Answers the timeline it is on.
+pub async fn check(connection: &mut PgConnection) -> Result<i64> {
     check_tables(connection).await?;
     check_numbers(connection).await?;
     check_cluster(connection).await
@@ -93,7 +93,7 @@ async fn cluster(connection: &mut PgConnection) -> Result<(i64, i64)> {
     Ok(sqlx::query_as(CLUSTER).fetch_one(connection).await?)
 }
 
-async fn check_cluster(connection: &mut PgConnection) -> Result<()> {
+async fn check_cluster(connection: &mut PgConnection) -> Result<i64> {
     let (system, timeline) = cluster(connection).await?;
     let known = sqlx::query_as::<_, (i64, i64)>("select system_identifier, timeline from postrider.identity")
         .fetch_optional(&mut *connection)
@@ -106,8 +106,11 @@ async fn check_cluster(connection: &mut PgConnection) -> Result<()> {
             what: format!("the log belongs to cluster {known}, this is cluster {system}"),
         }),
         // A failover: the checks above have passed, so the cursors still hold.
-        Some((_, known)) if known == timeline => Ok(()),
-        _ => remember(connection, system, timeline).await,
+        Some((_, known)) if known == timeline => Ok(timeline),
+        _ => {
+            remember(connection, system, timeline).await?;
+            Ok(timeline)
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use super::round::{self, Page, Round};
 use super::settling::{Holding, Meanwhile};
 use super::wake::Sleeper;
 use super::{flush, identity, lease, ring, session, share, sink};
+use crate::schema;
 
 /// Pages with records, by lane.
 pub(super) type Found = BTreeMap<i16, (Place, Page)>;
@@ -35,6 +36,7 @@ struct Unreleased {
 
 pub(super) struct Link {
     pub(super) id: Uuid,
+    pub(super) timeline: i64,
     pub(super) connection: PgConnection,
     pub(super) bell: Bell,
     pub(super) sleeper: Sleeper,
@@ -59,14 +61,16 @@ impl Link {
         kept: &Kept,
     ) -> Result<Self> {
         let mut connection = session::connect(database).await?;
-        identity::check(&mut connection).await?;
+        let timeline = identity::check(&mut connection).await?;
         let tenure = sink::open(&mut connection, &options.sink, options.start).await?;
-        let bell = Bell::hang(database, &mut connection, options.hint).await?;
+        // Before the bell, which can do without a connection.
         let settler = session::connect(database).await?;
+        let bell = Bell::hang(database, &mut connection, options.hint).await?;
         let lanes: i32 = sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut connection).await?;
         let now = Instant::now();
         let mut link = Self {
             id: Uuid::now_v7(),
+            timeline,
             connection,
             bell,
             sleeper: Sleeper::default(),
@@ -90,7 +94,8 @@ impl Link {
         self.next_heartbeat.saturating_duration_since(Instant::now())
     }
 
-    /// Heartbeat, fair sharing and the sweep, when they are due. Answers whether the lanes changed.
+    /// Heartbeat, fair sharing and the sweep, when they are due. Answers whether a look has to follow: other lanes, or a bell that may
+    /// have rung unheard.
     pub(super) async fn keep_alive(
         &mut self,
         options: &ReaderOptions,
@@ -105,9 +110,14 @@ impl Link {
         lease::heartbeat(&mut self.connection, reader, &options.name, self.tenure.sink, options.lease)
             .await?;
         self.lease_ends = now + options.lease;
+        let mut swept = false;
         if now >= self.next_sweep {
             self.next_sweep = now + options.sweep;
+            // Somebody may have upgraded it meanwhile.
+            schema::check_version(&mut self.connection).await?;
             identity::check(&mut self.connection).await?;
+            swept = self.bell.silence().is_none();
+            self.bell.test(&mut self.connection).await?;
             // Somebody may hold the ring for a while: it is swept the next time, and reading goes on.
             match self.sweep(options).await {
                 Err(error) if error.is_lock_timeout() => {
@@ -134,7 +144,7 @@ impl Link {
             self.next_heartbeat = self.next_heartbeat.min(Instant::now() + overdue + OVERDUE);
         }
         let Some((tenure, cursors)) = change else {
-            return Ok(false);
+            return Ok(swept);
         };
         self.lanes.adopt(tenure.epoch, cursors);
         self.tenure = tenure;
@@ -153,14 +163,15 @@ impl Link {
         Ok(())
     }
 
-    /// Reads one round over all lanes. Answers the pages that have records, and the xmin of the round's snapshot.
+    /// Reads one round over all lanes. Answers the pages that have records, and the xmin of the round's snapshot, or `None` while too few
+    /// standbys have what was read.
     ///
     /// May be dropped at any await: the lanes move only together with what is kept for the next call.
     pub(super) async fn look(
         &mut self,
         options: &ReaderOptions,
         meanwhile: &mut Meanwhile<'_>,
-    ) -> Result<(Found, u64)> {
+    ) -> Result<Option<(Found, u64)>> {
         let mut xmin = u64::MAX;
         if self.unreleased.is_none() {
             let rounds = self.read(options, meanwhile).await?;
@@ -179,18 +190,22 @@ impl Link {
                 }
             }
             if unreleased.found.is_empty() {
-                return Ok((Found::new(), xmin));
+                return Ok(Some((Found::new(), xmin)));
             }
             self.unreleased = Some(unreleased);
         }
         if let Some(unreleased) = &self.unreleased {
             flush::until_durable(&mut self.connection, unreleased.inserted, unreleased.flushed).await?;
+            let inserted = unreleased.inserted;
+            if !flush::is_at_standbys(&mut self.connection, inserted, options.standbys).await? {
+                return Ok(None);
+            }
         }
         // What was read under a lease that has run out may be somebody else's by now.
         if Instant::now() > self.lease_ends {
             return Err(self.lost());
         }
-        Ok((self.unreleased.take().map(|unreleased| unreleased.found).unwrap_or_default(), xmin))
+        Ok(Some((self.unreleased.take().map(|unreleased| unreleased.found).unwrap_or_default(), xmin)))
     }
 
     async fn read(&mut self, options: &ReaderOptions, meanwhile: &mut Meanwhile<'_>) -> Result<Vec<Round>> {

@@ -45,6 +45,11 @@ pub struct ReaderOptions {
     pub retention: Retention,
     /// How often the log is checked and the ring turned.
     pub sweep: Duration,
+    /// How long the database may take to answer. A round that takes longer is read again with smaller pages.
+    pub patience: Duration,
+    /// On how many standbys an event has to be before it is handed out, so that a failover to one of them takes nothing back. Its role
+    /// has to see them: `pg_read_all_stats`.
+    pub standbys: u32,
 }
 
 impl ReaderOptions {
@@ -62,6 +67,8 @@ impl ReaderOptions {
             hint: Hint::default(),
             retention: Retention::default(),
             sweep: Duration::from_mins(1),
+            patience: Duration::from_secs(20),
+            standbys: 0,
         }
     }
 }
@@ -256,7 +263,12 @@ impl Reader {
         self.state.borrow().settled_position
     }
 
-    /// Why the log cannot be read just now; it connects again by itself.
+    /// The timeline of the server it reads from: another one than before means a failover.
+    pub fn timeline(&self) -> Option<i64> {
+        self.state.borrow().timeline
+    }
+
+    /// Why the log cannot be read just now; it goes on by itself.
     pub fn trouble(&self) -> Option<Arc<str>> {
         self.state.borrow().trouble.clone()
     }

@@ -86,7 +86,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Says what is wrong and what [`apply`] would do about it. Changes nothing.
 pub async fn plan(connection: &mut PgConnection) -> Result<Plan> {
     let reason = match identity::check(connection).await {
-        Ok(()) => None,
+        Ok(_) => None,
         Err(Error::Rebase { what }) => Some(what),
         Err(other) => return Err(other),
     };

@@ -6,9 +6,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor, PgConnection, Row};
 use super::error::{Error, Result};
 use crate::schema;
 
-/// Set at connect. A database default of SERIALIZABLE would make our read fail *the user's* transaction; with a sequential or
-/// bitmap scan a round costs with the history; a custom plan costs planning in every round.
-const SETTINGS: &[(&str, &str)] = &[
+/// Set at connect, whatever the role or the database has by default. A default of SERIALIZABLE would make our read fail *the user's*
+/// transaction, a timeout of the role's would fail rounds for ever or end a session that waits for something to settle.
+const MANNERS: &[(&str, &str)] = &[
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_read_only", "off"),
     ("default_transaction_deferrable", "off"),
@@ -17,6 +17,12 @@ const SETTINGS: &[(&str, &str)] = &[
     ("lock_timeout", "5s"),
     // A reader that is frozen inside a transaction holds locks that others need to take its lanes over.
     ("idle_in_transaction_session_timeout", "2s"),
+    ("idle_session_timeout", "0"),
+];
+
+/// Set at connect for reading: with a sequential or bitmap scan a round costs with the history; a custom plan costs planning in every
+/// round.
+const PLANS: &[(&str, &str)] = &[
     ("jit", "off"),
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
@@ -25,11 +31,20 @@ const SETTINGS: &[(&str, &str)] = &[
     ("plan_cache_mode", "force_generic_plan"),
 ];
 
+fn settings() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MANNERS.iter().chain(PLANS).copied()
+}
+
+/// For connections beside those that read: the timeouts and the isolation that our statements are made for.
+pub fn well_mannered(options: PgConnectOptions) -> PgConnectOptions {
+    options.options(MANNERS.iter().copied())
+}
+
 /// Connects, sets, verifies, and refuses a standby or a schema this program does not know.
 pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
     // With the first message of the connection, never by SET: through a pooler in transaction mode a SET would stay behind in a
     // session that the next user gets (an application then ran with enable_seqscan = off). Such a pooler refuses this message.
-    let options = options.clone().application_name("postrider").options(SETTINGS.iter().copied());
+    let options = options.clone().application_name("postrider").options(settings());
     let mut connection = options.connect().await.map_err(refused_by_pooler)?;
     verify(&mut connection).await?;
     if sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(&mut connection).await? {
@@ -48,13 +63,13 @@ fn refused_by_pooler(error: sqlx::Error) -> Error {
 
 async fn verify(connection: &mut PgConnection) -> Result<()> {
     // A simple query: a pooler that silently drops settings would lose a prepared statement too, and that says less.
-    let asked: Vec<String> = SETTINGS.iter().map(|(name, _)| format!("current_setting('{name}')")).collect();
+    let asked: Vec<String> = settings().map(|(name, _)| format!("current_setting('{name}')")).collect();
     let statement = AssertSqlSafe(format!("select {}", asked.join(", ")));
     let row = connection.fetch_one(sqlx::raw_sql(statement)).await?;
-    for (place, (name, wanted)) in SETTINGS.iter().enumerate() {
+    for (place, (name, wanted)) in settings().enumerate() {
         let found: String = row.try_get(place)?;
-        if found != *wanted {
-            return Err(Error::Setting { name, found, wanted: (*wanted).to_owned() });
+        if found != wanted {
+            return Err(Error::Setting { name, found, wanted: wanted.to_owned() });
         }
     }
     Ok(())

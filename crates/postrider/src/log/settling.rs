@@ -55,6 +55,9 @@ impl Holding<'_> {
 /// What a reader may ask for while its driver reads.
 pub(super) struct Meanwhile<'d> {
     pub(super) holder: Holder,
+    pub(super) patience: Duration,
+    /// How often in a row storing has failed.
+    pub(super) failures: &'d mut u32,
     pub(super) commands: &'d mut mpsc::Receiver<Command>,
     /// A command that has to wait until the round is read.
     pub(super) pending: &'d mut Option<Command>,
@@ -71,7 +74,7 @@ impl Meanwhile<'_> {
             None => Err(Error::ConnectionLost { sink }),
         };
         match task {
-            Ok(task) => *self.settling = Some(task.begin(self.holder, parking, reply)),
+            Ok(task) => *self.settling = Some(task.begin(self.holder, parking, self.patience, reply)),
             // Nobody may be waiting for it any more.
             Err(error) => drop(reply.send(Err(error))),
         }
@@ -95,7 +98,10 @@ impl Meanwhile<'_> {
                 ended = end_of(self.settling) => {
                     *self.settling = None;
                     match ended {
-                        Ok(Ok(stored)) => holding.on_stored(stored),
+                        Ok(Ok(stored)) => {
+                            *self.failures = 0;
+                            holding.on_stored(stored);
+                        }
                         failed => *self.ended = Some(failed),
                     }
                 }
@@ -144,19 +150,18 @@ pub(super) type Running = JoinHandle<std::result::Result<Stored, Failure>>;
 /// A settling that has ended.
 pub(super) type Ended = std::result::Result<std::result::Result<Stored, Failure>, JoinError>;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
 impl Task {
     /// Stores it, and tells the reader as soon as it is.
     pub(super) fn begin(
         self,
         holder: Holder,
         parking: Parking,
+        patience: Duration,
         reply: oneshot::Sender<Result<Settled>>,
     ) -> Running {
         tokio::spawn(async move {
-            let in_time = tokio::time::timeout(PATIENCE, self.store(holder, &parking)).await;
-            match in_time.unwrap_or_else(|_| Err(Error::NoAnswer { seconds: PATIENCE.as_secs() })) {
+            let in_time = tokio::time::timeout(patience, self.store(holder, &parking)).await;
+            match in_time.unwrap_or_else(|_| Err(Error::NoAnswer { seconds: patience.as_secs() })) {
                 Ok((stored, settled)) => {
                     // Nobody may be waiting for it any more; it is stored all the same.
                     let _ = reply.send(Ok(settled));

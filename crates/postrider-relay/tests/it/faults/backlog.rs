@@ -1,0 +1,104 @@
+//! Much to do after an outage, and a database that cannot clean up.
+
+use std::time::{Duration, Instant};
+
+use super::child::{Child, Word};
+use super::load::Load;
+use super::{rounds, run};
+use crate::support::{Probe, database, emit_many, settings, sink};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_39_a_backlog_is_carried_with_flat_memory_at_a_steady_rate() {
+    let backlog = rounds(300_000, 10_000_000);
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut child = Child::start(&database.url(), &["env"]);
+    // The sink is away while the backlog grows.
+    let step = 50_000;
+    for from in (0..backlog).step_by(step) {
+        emit_many(
+            &mut writer,
+            i64::try_from(from).unwrap(),
+            i64::try_from(step.min(backlog - from)).unwrap(),
+            1000,
+        )
+        .await;
+    }
+    child.is(&["waiting"]).await;
+    child.open_gate();
+    let begun = Instant::now();
+    let mut taken = Vec::new();
+    let again = loop {
+        if let Word::Took { events, again, resident } = child.next().await {
+            taken.push((begun.elapsed(), events, resident));
+            if events == backlog {
+                break again;
+            }
+        }
+    };
+    assert_eq!(again, 0);
+    let rate = |from: usize, to: usize| {
+        let at = |wanted: usize| taken.iter().find(|(_, events, _)| *events >= wanted).unwrap();
+        let ((t1, n1, _), (t2, n2, _)) = (at(from), at(to));
+        f64::from(u32::try_from(n2 - n1).unwrap()) / (*t2 - *t1).as_secs_f64()
+    };
+    let resident = |wanted: usize| taken.iter().find(|(_, events, _)| *events >= wanted).unwrap().2;
+    // The test's own book of what came costs 16 bytes or so for each.
+    let book = u64::try_from(backlog).unwrap() * 36 / 1024;
+    let (early, late) = (rate(backlog / 10, backlog * 3 / 10), rate(backlog * 7 / 10, backlog * 9 / 10));
+    println!(
+        "{backlog} events: {early:.0}/s at first, {late:.0}/s at the end; {} and {} kB resident",
+        resident(backlog / 5),
+        resident(backlog)
+    );
+    assert!(late > early / 2.0, "{early:.0}/s at first, {late:.0}/s at the end");
+    assert!(resident(backlog) < resident(backlog / 5) + 20_000 + book, "{taken:?}");
+    assert!(resident(backlog) < 100_000 + book, "{} kB", resident(backlog));
+}
+
+/// A snapshot that is held for long keeps dead rows of heartbeats and leases from being cleaned up.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_40_dead_rows_under_an_old_snapshot_do_not_slow_delivery() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let probe = Probe::new();
+    let mut settings = settings(&database, vec![sink("probe", probe.target())]);
+    // A heartbeat every 20 ms: as many dead rows as hours make.
+    settings.log.lease = Duration::from_millis(60);
+    settings.log.idle.1 = Duration::from_millis(20);
+    let relay = postrider_relay::Relay::start(settings).unwrap();
+    let mut load = Load::start(&database.url(), 0);
+    load.mark(&mut admin, &probe).await;
+    let before = usual(&mut load, &mut admin, &probe).await;
+
+    let mut old = database.connect().await.unwrap();
+    run(&mut old, "begin isolation level repeatable read; select count(*) from postrider.events").await;
+    let other = Load::start(&database.url(), 3);
+    other.more(rounds(5_000, 500_000)).await;
+    run(
+        &mut admin,
+        "do $$ begin for n in 1..2000 loop
+            update postrider.readers set expires_at = expires_at; commit; update postrider.leases set epoch = epoch; commit;
+         end loop; end $$",
+    )
+    .await;
+    let written = other.stop().await;
+    let after = usual(&mut load, &mut admin, &probe).await;
+    println!("usually {before:?} before, {after:?} under an old snapshot");
+    assert!(after < before * 2 + Duration::from_millis(10), "{before:?} before, {after:?} after");
+    run(&mut old, "commit").await;
+    let _ = load.stop().await;
+    let taken = probe.count();
+    assert!(taken >= written.committed());
+    relay.stop().await;
+}
+
+/// The median time from the commit of one event to its delivery.
+async fn usual(load: &mut Load, connection: &mut sqlx::PgConnection, probe: &Probe) -> Duration {
+    let mut times = Vec::new();
+    for _ in 0..50 {
+        times.push(load.mark(connection, probe).await);
+    }
+    times.sort_unstable();
+    times[times.len() / 2]
+}

@@ -1,0 +1,180 @@
+//! A relay in a process of its own, for limits that hold for a whole process: this test binary again.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use postrider_relay::sink::BoxFuture;
+use postrider_relay::sinks::{Custom, Target};
+use postrider_relay::{Message, Relay, RelaySettings, Report, Sink, Unavailable, UnavailableKind};
+use postrider_testkit::Process;
+use sqlx::postgres::PgConnectOptions;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child as Running, ChildStdout};
+
+use crate::support::{PATIENCE, sink};
+
+const URL: &str = "POSTRIDER_TEST_CHILD";
+const GATE: &str = "POSTRIDER_TEST_CHILD_GATE";
+
+/// Not a test: the body of the child, when it is one.
+#[test]
+fn as_a_child() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let gate = PathBuf::from(std::env::var(GATE).unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let database: PgConnectOptions = url.parse().unwrap();
+        let books = Books::default();
+        let mut settings = RelaySettings::new(database, vec![sink("child", target(gate, books.clone()))]);
+        settings.log.lease = Duration::from_secs(1);
+        let mut relay = Relay::start(settings).unwrap();
+        let watcher = relay.watcher();
+        tokio::spawn(async move {
+            loop {
+                let (events, again) = {
+                    let books = books.lock().unwrap();
+                    (books.0.len(), books.1)
+                };
+                println!("state {}\ntook {events} {again} {}", watcher()[0].state.word(), resident());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let error = relay.ended().await;
+        println!("ended {error}");
+    });
+}
+
+/// The numbers of the events that came, and how many came again.
+type Books = Arc<Mutex<(HashSet<u64>, usize)>>;
+
+/// Takes everything once the gate is there.
+fn target(gate: PathBuf, books: Books) -> Target {
+    Target::Custom(Custom::new("child", move || {
+        let taker = Taker { gate: gate.clone(), books: books.clone() };
+        Box::pin(async move { Ok(Box::new(taker) as Box<dyn Sink>) })
+    }))
+}
+
+struct Taker {
+    gate: PathBuf,
+    books: Books,
+}
+
+impl Sink for Taker {
+    fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
+        Box::pin(async move {
+            if !self.gate.exists() {
+                let why = Unavailable::new(UnavailableKind::Connection, "the gate is closed");
+                return Report::unavailable(batch.len(), why);
+            }
+            let mut books = self.books.lock().unwrap();
+            for message in batch {
+                let number = message.record.r#type.parse().unwrap();
+                let is_new = books.0.insert(number);
+                books.1 += usize::from(!is_new);
+            }
+            Report::delivered(batch.len())
+        })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or_default()
+}
+
+/// What a child tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Word {
+    State(String),
+    Took { events: usize, again: usize, resident: u64 },
+    Ended(String),
+}
+
+pub struct Child {
+    running: Running,
+    lines: Lines<BufReader<ChildStdout>>,
+    gate: PathBuf,
+}
+
+impl Child {
+    /// Starts a relay for this database, with `before` in front of its command line (`prlimit`, `taskset`).
+    pub fn start(url: &str, before: &[&str]) -> Self {
+        let gate = std::env::temp_dir().join(format!("postrider-gate-{:016x}", rand::random::<u64>()));
+        let this = std::env::current_exe().unwrap();
+        let this = this.to_str().unwrap();
+        let words: Vec<&str> = before
+            .iter()
+            .copied()
+            .chain([this, "--exact", "faults::child::as_a_child", "--nocapture", "--test-threads=1"])
+            .collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env(URL, url).env(GATE, &gate).stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut running = tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap();
+        let lines = BufReader::new(running.stdout.take().unwrap()).lines();
+        Self { running, lines, gate }
+    }
+
+    /// From now on its sink takes events.
+    pub fn open_gate(&self) {
+        std::fs::write(&self.gate, "").unwrap();
+    }
+
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.running.id().unwrap()).unwrap()
+    }
+
+    pub async fn next(&mut self) -> Word {
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < PATIENCE, "the child says nothing");
+            let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await.unwrap().unwrap();
+            let line = line.expect("the child has ended");
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |place: usize| words[place].parse::<u64>().unwrap();
+            match words[0] {
+                "state" => return Word::State(words[1].to_owned()),
+                "took" => {
+                    let count = |place| usize::try_from(number(place)).unwrap();
+                    return Word::Took { events: count(1), again: count(2), resident: number(3) };
+                }
+                "ended" => return Word::Ended(line.clone()),
+                // The harness's own.
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits until it is in one of these states.
+    pub async fn is(&mut self, states: &[&str]) {
+        while !matches!(self.next().await, Word::State(state) if states.contains(&state.as_str())) {}
+    }
+
+    /// Waits until it has taken so many; answers how many came again.
+    pub async fn took(&mut self, wanted: usize) -> usize {
+        loop {
+            if let Word::Took { events, again, .. } = self.next().await
+                && events >= wanted
+            {
+                return again;
+            }
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.gate);
+        if let Some(process) = self.running.id().and_then(|id| Process::find(id.cast_signed())) {
+            let _ = process.kill_tree();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Passwords and privileges that are taken away under load.
+
+use std::fs;
+use std::time::Duration;
+
+use postrider_relay::{Relay, Retry, SinkSettings, State};
+use postrider_testkit::{PostgresServer, Settings, Version};
+
+use super::load::Load;
+use super::{all_delivered, eventually, run, runs, says, state, stays};
+use crate::support::{Answer, Probe, database, database_on, emit_many, settings, sink, until};
+
+const TERMINATE: &str = "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'carrier'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_35_a_rotated_password_is_said_and_the_new_one_taken_over_by_a_reload() {
+    let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+    let database = database_on(&server).await;
+    let mut admin = database.connect().await.unwrap();
+    run(&mut admin, "create role carrier login password 'first' in role postrider_relay").await;
+    let hba = server.data_dir().join("pg_hba.conf");
+    let rules = fs::read_to_string(&hba).unwrap();
+    fs::write(&hba, format!("host all carrier all scram-sha-256\n{rules}")).unwrap();
+    run(&mut admin, "select pg_reload_conf()").await;
+
+    let probe = Probe::new();
+    let with = |password: &str| {
+        let mut settings = settings(&database, vec![sink("probe", probe.target())]);
+        settings.database = database.url_as(&format!("carrier:{password}")).parse().unwrap();
+        settings
+    };
+    let mut relay = Relay::start(with("first")).unwrap();
+    let load = Load::start(&database.url(), 1);
+    probe.wait_for(20).await;
+    run(&mut admin, "alter role carrier password 'second'").await;
+    run(&mut admin, TERMINATE).await;
+    let said = says(&relay, "password authentication failed").await;
+    assert!(said.contains("check the user, the password"), "{said}");
+    assert!(!said.contains("first"), "{said}");
+    assert!(matches!(state(&relay), State::Failed { .. }));
+    relay.reload(with("second")).await.unwrap();
+    runs(&relay).await;
+    let ledger = load.stop().await;
+    let report = all_delivered(&ledger, &probe).await;
+    assert!(report.duplicated.count <= 1000, "{report}");
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_35_a_revoked_privilege_is_named_and_delivery_goes_on_after_the_grant() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    // Roles belong to the whole server.
+    let role = format!("r{}", rand::random::<u32>());
+    let owner = format!("{role}_rights");
+    run(
+        &mut admin,
+        &format!("create role {owner} in role postrider_relay; create role {role} login in role {owner}"),
+    )
+    .await;
+    let probe = Probe::new();
+    let mut settings = settings(&database, vec![sink("probe", probe.target())]);
+    settings.database = database.url_as(&role).parse().unwrap();
+    settings.sinks[0].max_in_flight = 100;
+    let relay = Relay::start(settings).unwrap();
+    let load = Load::start(&database.url(), 2);
+    for (taken, named) in [
+        ("insert on postrider.progress", "permission denied for table progress"),
+        ("select on postrider.events", "permission denied for table events"),
+        ("update on postrider.readers", "permission denied for table readers"),
+    ] {
+        probe.wait_for(probe.count() + 50).await;
+        run(&mut admin, &format!("revoke {taken} from postrider_relay")).await;
+        let said = says(&relay, named).await;
+        assert!(said.contains("postrider init"), "{said}");
+        let before = probe.count();
+        stays("at most a window more", Duration::from_secs(1), || probe.count() <= before + 100).await;
+        run(&mut admin, &format!("grant {taken} to postrider_relay")).await;
+        runs(&relay).await;
+    }
+    let ledger = load.stop().await;
+    let report = all_delivered(&ledger, &probe).await;
+    assert!(report.duplicated.is_empty(), "{report}");
+    relay.stop().await;
+    run(&mut admin, &format!("drop role {role}; drop role {owner}")).await;
+}
+
+/// Progress could be stored, but not what has to be parked with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_35_without_the_privilege_to_park_nothing_is_delivered_over_and_over() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let role = format!("r{}", rand::random::<u32>());
+    run(&mut admin, &format!("create role {role} login in role postrider_relay")).await;
+    run(&mut admin, "revoke insert on postrider.parked from postrider_relay").await;
+    let tries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = std::sync::Arc::clone(&tries);
+    let probe = Probe::answering(move |message| {
+        if message.record.r#type.ends_with("77") {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return Answer::Refuse;
+        }
+        Answer::Take
+    });
+    let retry = Retry { first: Duration::from_mins(10), ..Retry::default() };
+    let mut settings = settings(&database, vec![SinkSettings { retry, ..sink("probe", probe.target()) }]);
+    settings.database = database.url_as(&role).parse().unwrap();
+    let relay = Relay::start(settings).unwrap();
+    emit_many(&mut admin, 0, 1000, 1000).await;
+    says(&relay, "permission denied for table parked").await;
+    // Several readers come and go: each has to wait for the lease of the one before.
+    stays("no more than a window", Duration::from_secs(4), || probe.count() <= 990).await;
+    assert!(tries.load(std::sync::atomic::Ordering::Relaxed) <= 10);
+    run(&mut admin, "grant insert on postrider.parked to postrider_relay").await;
+    probe.wait_for(990).await;
+    until(&mut admin, "select count(*) = 10 from postrider.parked where state = 'waiting' and attempts = 1")
+        .await;
+    eventually("all is settled", || relay.status()[0].in_flight == 0).await;
+    assert_eq!(probe.count(), 990, "each once");
+    assert_eq!(tries.load(std::sync::atomic::Ordering::Relaxed), 10, "each once");
+    relay.stop().await;
+    run(&mut admin, &format!("drop role {role}")).await;
+}

@@ -1,0 +1,57 @@
+//! The ring is full of what somebody still has to get.
+
+use std::time::{Duration, Instant};
+
+use postrider_relay::{Relay, State};
+use sqlx::PgConnection;
+
+use super::eventually;
+use crate::support::{Answer, PATIENCE, Probe, assert_in_order, database, emit_many, settings, sink, until};
+
+const SLOT: &str = "select coalesce(pg_sequence_last_value('postrider.slot'), 0)";
+
+async fn rows(connection: &mut PgConnection) -> i64 {
+    sqlx::query_scalar("select count(*) from postrider.events").fetch_one(connection).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_44_a_slot_with_undelivered_rows_is_never_emptied() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let (fine, away) = (Probe::new(), Probe::answering(|_| Answer::Unavailable));
+    let sinks = vec![sink("away", away.target()), sink("fine", fine.target())];
+    let mut settings = settings(&database, sinks);
+    // Nothing has to be kept, and the ring is turned all the time.
+    settings.log.retention = Duration::ZERO;
+    settings.log.max_slot_size = Some(1);
+    settings.log.sweep = Duration::from_millis(20);
+    settings.log.lease = Duration::from_millis(300);
+    let relay = Relay::start(settings).unwrap();
+    // More often than the ring has slots.
+    for turn in 0..12_i64 {
+        let slot: i64 = sqlx::query_scalar(SLOT).fetch_one(&mut writer).await.unwrap();
+        emit_many(&mut writer, turn * 100, 100, 10).await;
+        fine.wait_for(usize::try_from(turn + 1).unwrap() * 100).await;
+        // Seven times there is a free one to turn to.
+        let begun = Instant::now();
+        while turn < 7 && sqlx::query_scalar::<_, i64>(SLOT).fetch_one(&mut writer).await.unwrap() == slot {
+            assert!(begun.elapsed() < PATIENCE, "turn {turn}: the ring stands still");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(rows(&mut writer).await, 1200, "one of them has nothing yet");
+    let slots: i64 = sqlx::query_scalar("select count(distinct slot) from postrider.events")
+        .fetch_one(&mut writer)
+        .await
+        .unwrap();
+    assert_eq!(slots, 8, "the whole ring is full");
+    assert!(matches!(relay.status()[0].state, State::Waiting { .. }));
+
+    away.answer(|_| Answer::Take);
+    assert_in_order(&away.wait_for(1200).await);
+    // Then it may go.
+    eventually("all is settled", || relay.status().iter().all(|sink| sink.in_flight == 0)).await;
+    until(&mut writer, "select count(*) < 1200 from postrider.events").await;
+    assert_eq!((away.count(), fine.count()), (1200, 1200));
+    relay.stop().await;
+}

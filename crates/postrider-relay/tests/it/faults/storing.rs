@@ -1,0 +1,150 @@
+//! Progress cannot be stored: what was delivered must not be delivered over and over.
+
+use std::time::Duration;
+
+use postrider_relay::{Retry, SinkSettings};
+use postrider_testkit::{PostgresServer, Settings, Version};
+
+use super::load::Load;
+use super::{all_delivered, compare, eventually, run, runs, says, stays};
+use crate::support::{Answer, PATIENCE, Probe, database, database_on, emit_many, sink, start, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_30_a_deadlock_while_settling_is_tried_again() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    // One of a hundred is refused, so that settling also parks.
+    let probe =
+        Probe::answering(
+            |message| {
+                if message.record.r#type.ends_with("77") { Answer::Refuse } else { Answer::Take }
+            },
+        );
+    let retry = Retry { first: Duration::from_mins(10), ..Retry::default() };
+    let relay = start(&database, vec![SinkSettings { retry, ..sink("probe", probe.target()) }]);
+    probe.wait_for(0).await;
+    let mut other = database.connect().await.unwrap();
+    // The relay is the one that gives up.
+    run(&mut other, "set deadlock_timeout = '1min'").await;
+    for round in 0..2 {
+        run(&mut other, "begin; lock table postrider.parked in share row exclusive mode").await;
+        emit_many(&mut writer, round * 1000, 1000, 1000).await;
+        until(
+            &mut writer,
+            "select exists (select from pg_locks where relation = 'postrider.parked'::regclass and not granted)",
+        )
+        .await;
+        run(&mut other, "update postrider.sinks set name = name; commit").await;
+        until_parked(&mut writer, 10 * (round + 1)).await;
+    }
+    probe.wait_for(1980).await;
+    eventually("all is settled", || relay.status()[0].in_flight == 0).await;
+    assert_eq!(probe.count(), 1980, "each once");
+    let said = deadlocks(&mut writer).await;
+    assert!(said >= 1, "no deadlock happened");
+    relay.stop().await;
+}
+
+async fn until_parked(connection: &mut sqlx::PgConnection, events: i64) {
+    let begun = std::time::Instant::now();
+    loop {
+        let parked: i64 = sqlx::query_scalar("select count(*) from postrider.parked")
+            .fetch_one(&mut *connection)
+            .await
+            .unwrap();
+        if parked == events {
+            return;
+        }
+        assert!(parked < events && begun.elapsed() < PATIENCE, "{parked} of {events} are parked");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn deadlocks(connection: &mut sqlx::PgConnection) -> i64 {
+    // Statistics come late.
+    for _ in 0..100 {
+        let seen: i64 =
+            sqlx::query_scalar("select deadlocks from pg_stat_database where datname = current_database()")
+                .fetch_one(&mut *connection)
+                .await
+                .unwrap();
+        if seen > 0 {
+            return seen;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    0
+}
+
+/// Somebody else's isolation level is not ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_30_a_default_of_serializable_fails_nobody() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let name = database.name();
+    run(&mut admin, &format!("alter database \"{name}\" set default_transaction_isolation = serializable"))
+        .await;
+    let probe = Probe::answering(|message| {
+        if message.record.r#type.ends_with('7') && rand::random() { Answer::Refuse } else { Answer::Take }
+    });
+    let retry = Retry { first: Duration::from_millis(5), max_attempts: 100, ..Retry::default() };
+    let relay = start(&database, vec![SinkSettings { retry, ..sink("probe", probe.target()) }]);
+    let load = Load::start(&database.url(), 3);
+    load.more(1000).await;
+    let ledger = load.stop().await;
+    let report = all_delivered(&ledger, &probe).await;
+    assert!(report.duplicated.is_empty(), "{report}");
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_32_with_a_full_disk_a_window_is_delivered_and_no_event_twice() {
+    let disk = 8 << 20;
+    let server = PostgresServer::private_with_small_disk(Version::default(), Settings::for_tests(), disk);
+    let server = server.await.unwrap();
+    let database = database_on(&server).await;
+    let mut admin = database.connect().await.unwrap();
+    let place = server.small_disk();
+    run(&mut admin, &format!("create tablespace small location '{}'", place.display())).await;
+    run(
+        &mut admin,
+        "do $$ declare t regclass; begin
+            for t in select c.oid from pg_class c where c.relnamespace = 'postrider'::regnamespace and c.relkind = 'r'
+                and (c.relname like 'progress%' or c.relname = 'parked') loop
+                execute format('alter table %s set tablespace small', t);
+            end loop;
+         end $$",
+    )
+    .await;
+    let probe = Probe::new();
+    let settings = SinkSettings { max_in_flight: 200, max_batch: 50, ..sink("probe", probe.target()) };
+    let relay = start(&database, vec![settings]);
+    let load = Load::start(&database.url(), 2);
+    probe.wait_for(100).await;
+
+    run(&mut admin, "create table filler (t text) tablespace small").await;
+    let full = loop {
+        let more = "insert into filler select repeat('x', 1000) from generate_series(1, 100)";
+        if let Err(error) = sqlx::raw_sql(more).execute(&mut admin).await {
+            break error;
+        }
+    };
+    assert!(full.to_string().contains("No space left on device"), "{full}");
+    for size in [500, 100, 1] {
+        let more = format!("insert into filler select repeat('x', {size})");
+        while sqlx::raw_sql(sqlx::AssertSqlSafe(more.as_str())).execute(&mut admin).await.is_ok() {}
+    }
+    let said = says(&relay, "No space left on device").await;
+    assert!(said.contains("make room on the server's disk"), "{said}");
+    let delivered = probe.count();
+    load.more(500).await;
+    stays("at most a window more", Duration::from_secs(2), || probe.count() <= delivered + 200).await;
+    assert!(compare(load.ledger(), &probe).duplicated.is_empty());
+
+    run(&mut admin, "drop table filler").await;
+    runs(&relay).await;
+    let ledger = load.stop().await;
+    let report = all_delivered(&ledger, &probe).await;
+    assert!(report.duplicated.is_empty(), "{report}");
+    relay.stop().await;
+}
