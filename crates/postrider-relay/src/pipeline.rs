@@ -184,10 +184,14 @@ impl Pipeline {
     }
 
     fn on_forgotten(&mut self, keys: &[String]) {
-        keys.iter().for_each(|key| self.held.on_parked(key));
+        for key in keys {
+            self.held.on_parked(key);
+        }
         if !self.remembered.is_empty() {
             // What is on its way to be parked looks as if it were delivered.
-            self.parking.iter().for_each(|event| event.correct(&mut self.remembered));
+            for event in &self.parking {
+                event.correct(&mut self.remembered);
+            }
         }
     }
 

@@ -4,33 +4,36 @@
 //! is released once the WAL is flushed as far as it had been written when the round was read; where standbys are asked for, once
 //! that many of them have flushed it too, because a failover takes back what the promoted one never had.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 
 use super::error::Result;
 
-/// How long somebody else's commit may do the flushing for us.
+/// How long somebody else's commit may do the flushing for us. A disk takes about a millisecond, so for so long it is asked again and
+/// again, and then from time to time: a timer is rounded up, and of a millisecond makes two.
 const PATIENCE: Duration = Duration::from_millis(5);
+const EAGER: Duration = Duration::from_millis(2);
 const STEP: Duration = Duration::from_millis(1);
 
 const FLUSHED: &str = "select (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint";
 /// Something that really writes: taking an xid or updating no row flushes nothing. Polling alone would never end on an idle server
 /// with an open writer.
-const NUDGE: &str = "select pg_logical_emit_message(true, 'postrider', '')";
+const NUDGE: &str = "select pg_logical_emit_message(true, 'postrider', '')::text";
 
 /// Waits until the WAL is on disk up to `inserted`. `flushed` is what the round itself saw.
 pub async fn until_durable(connection: &mut PgConnection, inserted: u64, flushed: u64) -> Result<()> {
     if flushed >= inserted {
         return Ok(());
     }
-    let mut waited = Duration::ZERO;
+    let begun = Instant::now();
     while !is_flushed(connection, inserted).await? {
-        if waited < PATIENCE {
-            tokio::time::sleep(STEP).await;
-            waited += STEP;
-        } else {
-            sqlx::query(NUDGE).execute(&mut *connection).await?;
+        match begun.elapsed() {
+            waited if waited < EAGER => tokio::task::yield_now().await,
+            waited if waited < PATIENCE => tokio::time::sleep(STEP).await,
+            _ => {
+                sqlx::query(NUDGE).execute(&mut *connection).await?;
+            }
         }
     }
     Ok(())
