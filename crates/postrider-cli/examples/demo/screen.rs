@@ -140,7 +140,7 @@ impl Screen {
         } else if status.code() == Some(0) {
             "It handed its lanes over."
         } else {
-            "Its lanes are taken over when its lease has run out, after 5 s at most."
+            "The other one takes its lanes when its lease has run out, within 6 s."
         };
         self.styled(Style::Alarm, &format!("Relay {name} (pid {pid}) has ended: {status}. {after}"))
     }
