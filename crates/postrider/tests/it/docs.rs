@@ -92,7 +92,7 @@ fn the_layers_and_the_sizes_are_as_the_map_says() {
     sources(&root().join("crates"), &mut files);
     for path in files {
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
-        assert!(lines <= 500, "{} has {lines} lines: which noun is hiding in it?", path.display());
+        assert!(lines <= 600, "{} has {lines} lines: which noun is hiding in it?", path.display());
     }
 }
 

@@ -4,13 +4,23 @@ use std::collections::BTreeSet;
 
 use super::{root, sources};
 
-/// The rows of the table under a heading, as cells.
+/// The rows of the first table under a heading, as cells.
 fn table<'t>(page: &'t str, heading: &str) -> Vec<Vec<&'t str>> {
+    tables(page, heading).swap_remove(0)
+}
+
+/// The rows of each table under a heading, as cells.
+fn tables<'t>(page: &'t str, heading: &str) -> Vec<Vec<Vec<&'t str>>> {
     let section = page.split("\n## ").find(|section| section.starts_with(heading));
     let section = section.unwrap_or_else(|| panic!("docs/errors.md has no section {heading}"));
-    let rows = section.lines().filter(|line| line.starts_with("| "));
-    // The first row is the head; the one below it begins with |-.
-    rows.skip(1).map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
+    let blocks = section.split("\n\n").filter(|block| block.starts_with("| "));
+    // The first row is the head, the second separates it.
+    blocks
+        .map(|block| {
+            let rows = block.lines().skip(2);
+            rows.map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
+        })
+        .collect()
 }
 
 fn errors() -> String {
@@ -148,6 +158,30 @@ fn every_error_of_the_log_and_the_relay_is_explained() {
             .collect();
         assert_eq!(on_page, in_code, "docs/errors.md, {heading}");
     }
+}
+
+#[test]
+fn every_remedy_for_a_servers_error_is_listed() {
+    let advice = source("crates/postrider/src/log/advice.rs");
+    let arms = advice.split("Some(match code {").nth(1).unwrap().split("_ => return None").next().unwrap();
+    // The codes of an arm stand before its arrow, the remedy behind it.
+    let mut in_code = Vec::new();
+    let mut codes: Vec<String> = Vec::new();
+    for piece in literals(arms) {
+        if piece.len() == 5 {
+            codes.push(format!("`{piece}`"));
+        } else {
+            in_code.push((codes.join(", "), piece));
+            codes.clear();
+        }
+    }
+    let page = errors();
+    let on_page: Vec<(String, String)> = tables(&page, "The log cannot be read or changed")
+        .swap_remove(1)
+        .into_iter()
+        .map(|row| (row[0].to_owned(), row[1].to_owned()))
+        .collect();
+    assert_eq!(on_page, in_code, "docs/errors.md, SQLSTATE");
 }
 
 #[test]
