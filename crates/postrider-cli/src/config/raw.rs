@@ -69,7 +69,7 @@ pub(crate) struct Log {
     /// How long the database may take to answer before the relay connects anew.
     pub(crate) patience: Span,
     /// On how many standbys an event has to be before it is delivered, so that a failover to one of them takes nothing back that was
-    /// delivered. The relay's role needs pg_read_all_stats to see them.
+    /// delivered. The relay's role needs `pg_read_all_stats` to see them.
     pub(crate) standbys: u32,
 }
 

@@ -27,7 +27,7 @@ struct Storm {
     seed: Seed,
     /// By key, in order.
     committed: Mutex<BTreeMap<String, Vec<Uuid>>>,
-    /// Without asking whether it was on its way just then.
+    /// By an operator who did not ask whether they were on their way just then.
     discarded: Mutex<HashSet<Uuid>>,
     taken: Mutex<Vec<Taken>>,
     /// How often each event was shown to the sink.
@@ -57,6 +57,11 @@ impl Storm {
         let mut settings = settings(&self.database, vec![sink]);
         settings.name = format!("relay {number}");
         (number, Relay::start(settings).unwrap())
+    }
+
+    fn commit(&self, events: impl Iterator<Item = (String, Uuid)>) {
+        let mut committed = self.committed.lock().unwrap();
+        events.for_each(|(key, id)| committed.entry(key).or_default().push(id));
     }
 
     fn is_calm(&self) -> bool {
@@ -137,11 +142,7 @@ async fn write(storm: Arc<Storm>) {
         }
         sqlx::raw_sql("commit").execute(&mut connection).await.unwrap();
         numbers = numbered;
-        let mut committed = storm.committed.lock().unwrap();
-        for (key, id) in keys.into_iter().zip(ids) {
-            committed.entry(key).or_default().push(id);
-        }
-        drop(committed);
+        storm.commit(keys.into_iter().zip(ids));
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..20))).await;
     }
 }

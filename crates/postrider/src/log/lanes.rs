@@ -166,8 +166,8 @@ impl Lanes {
             return Err(Error::OutOfOrder { lane: number });
         }
         let count = settling.place.before + settling.delivered;
-        // Settled further already: a cursor never goes back.
-        if count < lane.settled_count {
+        // Settled further already: a cursor never goes back, not even past rounds that found nothing.
+        if (count, settling.place.round) <= (lane.settled_count, lane.settled_round) {
             return Ok(Some(0));
         }
         let events = count - lane.settled_count;

@@ -72,14 +72,13 @@ pub struct Attempt {
     pub refused: Option<Refused>,
 }
 
-/// Parks events, except in lanes that were lost. Inside the transaction that stores the progress past them.
+/// Parks events, except in lanes that were lost. Inside the transaction that stores the progress past them, which has locked the sink.
 pub(super) async fn park(
     connection: &mut PgConnection,
     holder: Holder,
     parking: &Parking,
     lost: &[i16],
 ) -> Result<()> {
-    lock(connection, holder.sink).await?;
     let events: Vec<&ToPark> =
         parking.events.iter().filter(|event| !lost.contains(&event.record.lane)).collect();
     let records = || events.iter().map(|event| &event.record);

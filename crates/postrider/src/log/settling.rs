@@ -182,6 +182,8 @@ impl Task {
             settled
         } else {
             let mut transaction = self.connection.begin().await?;
+            // Before progress, like everybody who needs both: who shares out lanes would wait for us, and we for them.
+            parking::lock(&mut transaction, holder.sink).await?;
             let settled = progress::append_past(&mut transaction, tenure, cursors, self.events).await?;
             note_lost(&settled.lanes);
             // What was lost is read again by somebody, who decides anew.

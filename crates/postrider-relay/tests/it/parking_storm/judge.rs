@@ -30,6 +30,7 @@ pub async fn wait_until_all_is_settled(storm: &Storm) {
         if parked == 0 && open == 0 {
             return;
         }
+        super::operator::retry_the_dead(&mut connection).await;
         assert!(begun.elapsed() < PATIENCE, "{parked} are parked, {open} neither delivered nor discarded");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
