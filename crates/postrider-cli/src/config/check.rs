@@ -118,9 +118,6 @@ impl Checker<'_> {
         self.must(batch <= flight.max(1), &[&at("max_batch"), &at("max_in_flight")], || {
             format!("`max_batch` ({batch}) must not be more than `max_in_flight` ({flight})")
         });
-        self.must(is_title(&feed.source), &[&at("source")], || {
-            "`source` must be 1 to 63 characters without line breaks".to_owned()
-        });
         let retry = &feed.retry;
         let at = |key: &'static str| ["sinks", name, "retry", key];
         self.must(retry.max_attempts > 0, &[&at("max_attempts")], || {

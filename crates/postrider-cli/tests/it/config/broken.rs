@@ -127,7 +127,12 @@ const TABLE: &[Broken] = &[
         &["must not be longer than `retry.max`"],
     ),
     broken("sinks:\n  out: { null: {}, retry: { max_attempts: 0 } }\n", 2, 43, &["must be at least 1"]),
-    broken("sinks:\n  out: { null: {}, source: '' }\n", 2, 28, &["`source` must be 1 to 63"]),
+    broken(
+        "sinks:\n  out: { null: {}, source: '' }\n",
+        2,
+        28,
+        &["`sinks.out.source`: \"\" is no URI reference"],
+    ),
     // Variables.
     broken(
         "relay:\n  name: ${NOT_SET_ANYWHERE}\n",
