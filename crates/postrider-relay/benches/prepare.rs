@@ -1,6 +1,6 @@
 //! What preparing one event costs: `cargo bench -p postrider-relay --all-features --bench prepare`.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss, missing_docs)]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -160,7 +160,7 @@ impl std::fmt::Display for Shown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
-        let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
-        write!(f, "p50 {:.1?}, p99 {:.1?}", at(0.5), at(0.99))
+        let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100];
+        write!(f, "p50 {:.1?}, p99 {:.1?}", at(50), at(99))
     }
 }
