@@ -64,7 +64,8 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
-        largest(f, millis, SPANS)
+        // Weeks are read, but people who write 7d want to see 7d.
+        largest(f, millis, &SPANS[..5])
     }
 }
 
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_is_read() {
-        for text in ["5ms", "2s", "90s", "10m", "7d", "1w", "0ms"] {
+        for text in ["5ms", "2s", "90s", "10m", "7d", "14d", "0ms"] {
             assert_eq!(text.parse::<Span>().map(|span| span.to_string()), Ok(text.to_owned()));
         }
         for text in ["1B", "500MB", "16MiB", "1GB"] {
