@@ -2,7 +2,8 @@
 //!
 //! Through the `metrics` facade: a service that runs a relay inside itself gets these with its own. Handles are made once
 //! per sink, and a batch is counted as a whole, because the engine carries some hundred thousand events a second: with 500 to a
-//! batch an event costs 4 ns here, with a `record` each it cost 48 (and memory until the next scrape).
+//! batch an event cost 10 to 15 ns here on two busy cores; a `record` each, with metrics-exporter-prometheus, cost 48 and memory until the
+//! next scrape.
 
 mod tally;
 
