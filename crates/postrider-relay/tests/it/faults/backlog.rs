@@ -40,7 +40,7 @@ async fn fault_39_a_backlog_is_carried_with_flat_memory_at_a_steady_rate() {
     let rate = |from: usize, to: usize| {
         let at = |wanted: usize| taken.iter().find(|(_, events, _)| *events >= wanted).unwrap();
         let ((t1, n1, _), (t2, n2, _)) = (at(from), at(to));
-        f64::from(u32::try_from(n2 - n1).unwrap()) / (*t2 - *t1).as_secs_f64()
+        f64::from(u32::try_from(n2 - n1).unwrap()) / t2.saturating_sub(*t1).as_secs_f64()
     };
     let resident = |wanted: usize| taken.iter().find(|(_, events, _)| *events >= wanted).unwrap().2;
     // The test's own book of what came costs 16 bytes or so for each.

@@ -21,9 +21,9 @@ async fn fault_08_a_crash_of_the_server_loses_and_invents_nothing() {
     for round in 0..rounds(4, 50) {
         load.more(200).await;
         if round % 2 == 0 {
-            server.stop_immediate().await.unwrap()
+            server.stop_immediate().await.unwrap();
         } else {
-            server.crash().await.unwrap()
+            server.crash().await.unwrap();
         }
         server.start().await.unwrap();
     }

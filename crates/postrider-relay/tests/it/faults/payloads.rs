@@ -1,5 +1,7 @@
 //! Payloads of every size and shape, through the whole relay.
 
+use std::fmt::Write as _;
+
 use postrider_relay::SinkSettings;
 use postrider_testkit::Seed;
 use rand::RngExt as _;
@@ -126,7 +128,7 @@ fn generate(rng: &mut StdRng, depth: u32, text: &mut String) {
             text.push('{');
             for place in 0..rng.random_range(0..4) {
                 text.push_str(if place == 0 { "" } else { "," });
-                text.push_str(&format!("\"k{}\":", rng.random_range(0..3)));
+                write!(text, "\"k{}\":", rng.random_range(0..3)).unwrap();
                 generate(rng, depth + 1, text);
             }
             text.push('}');

@@ -76,12 +76,7 @@ async fn fault_29_a_round_that_takes_too_long_is_read_with_smaller_pages() {
     let relay = Relay::start(settings).unwrap();
     let begun = std::time::Instant::now();
     while probe.count() < EVENTS {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "{} have come, {:?}",
-            probe.count(),
-            state(&relay)
-        );
+        assert!(begun.elapsed() < Duration::from_mins(1), "{} have come, {:?}", probe.count(), state(&relay));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     crate::support::assert_in_order(&probe.taken());
