@@ -58,12 +58,11 @@ async fn confirm(
     let mut count = 0_u64;
     loop {
         let now = *how.borrow_and_update();
-        let mut answer = String::new();
         if matches!(now, Confirm::All | Confirm::After(_)) {
-            withheld.drain(..).for_each(|id| answer.push_str(&format!("{id}\n")));
+            let answer: Vec<String> = withheld.drain(..).map(|id| format!("{id}\n")).collect();
+            relay_side.write_all(answer.concat().as_bytes()).await?;
         }
         books.withhold(relay, withheld.len());
-        relay_side.write_all(answer.as_bytes()).await?;
         let (id, arrived) = tokio::select! {
             event = stored.recv() => match event {
                 Some(event) => event,

@@ -37,7 +37,7 @@ async fn write(world: Arc<World>, number: u64) {
     while !world.is_quiet() {
         let mut written = Vec::new();
         if transaction(&world, &mut connection, &mut rng, number, &mut written).await.unwrap() {
-            written.iter().for_each(|id| world.ledger.commit(*id));
+            world.commit(&written);
         }
         pause(&mut rng, 10).await;
     }

@@ -1,7 +1,6 @@
 //! The sink of a relay process: each event a line to the collector, delivered when the collector has confirmed it.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
 
@@ -78,8 +77,7 @@ fn line(message: &Message<'_>) -> String {
 impl Sink for CollectorSink {
     fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
         Box::pin(async move {
-            let mut lines = String::new();
-            batch.iter().for_each(|message| lines.write_str(&line(message)).unwrap());
+            let lines: String = batch.iter().map(line).collect();
             let mut waiting: HashSet<Uuid> = batch.iter().map(|message| message.record.id).collect();
             let unavailable = self.send(&lines, &mut waiting).await;
             let outcome = |message: &Message<'_>| {

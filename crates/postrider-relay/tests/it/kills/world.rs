@@ -46,6 +46,12 @@ impl World {
         self.quiet.load(Ordering::Relaxed)
     }
 
+    pub fn commit(&self, written: &[Uuid]) {
+        for id in written {
+            self.ledger.commit(*id);
+        }
+    }
+
     /// What a relay is told by default.
     pub fn order(&self) -> Order {
         Order {
@@ -121,7 +127,7 @@ impl World {
         for key in 0..100 {
             let mut written = Vec::new();
             load::emit(self, connection, &format!("key-{key}"), 1, &mut written).await.unwrap();
-            written.iter().for_each(|id| self.ledger.commit(*id));
+            self.commit(&written);
             marks.extend(written);
         }
         loop {
