@@ -21,7 +21,7 @@ pub struct RelaySettings {
     pub memory_limit: u64,
     /// How long draining may take when it is told to stop.
     pub drain: Duration,
-    /// Connections of the pool that all sinks share for parking and retrying. Reading takes two more per sink.
+    /// Connections of the pool that all sinks share for parking and retrying. Reading takes three more per sink.
     pub connections: u32,
     /// One pipeline each. Names are unique.
     pub sinks: Vec<SinkSettings>,

@@ -140,7 +140,7 @@ pub(crate) struct Relay {
     pub(crate) memory_limit: Size,
     /// How long draining may take when the relay is told to stop.
     pub(crate) drain: Span,
-    /// Connections that all sinks share for parking and retrying. Reading takes two more per sink.
+    /// Connections that all sinks share for parking and retrying. Reading takes three more per sink.
     pub(crate) connections: u32,
 }
 
