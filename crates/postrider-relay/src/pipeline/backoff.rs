@@ -36,7 +36,7 @@ mod tests {
     fn pauses_grow_to_their_limit_and_end_with_the_last_attempt() {
         let retry = Retry::default();
         for failures in 1..100_u32 {
-            let longest = Duration::from_secs(1 << failures.min(10).saturating_sub(1)).min(retry.max);
+            let longest = Duration::from_secs(1 << failures.min(11).saturating_sub(1)).min(retry.max);
             let pause = pause(&retry, failures);
             assert!(pause <= longest && pause >= longest / 2, "{failures}: {pause:?}");
         }
