@@ -102,8 +102,9 @@ impl Probe {
     /// Waits until it has taken so many.
     pub async fn wait_for(&self, count: usize) -> Vec<Taken> {
         let mut taken = self.taken.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, taken.wait_for(|taken| taken.len() >= count)).await;
-        assert!(waited.is_ok(), "{} of {count} events came", self.taken().len());
+        // What it waits for is borrowed from the sender, who must not be kept from sending.
+        let came = tokio::time::timeout(PATIENCE, taken.wait_for(|taken| taken.len() >= count)).await.is_ok();
+        assert!(came, "{} of {count} events came", self.taken().len());
         self.taken()
     }
 }
