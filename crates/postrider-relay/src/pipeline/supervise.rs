@@ -218,7 +218,13 @@ impl Pipeline {
         let state = match self.face.state() {
             _ if self.paused => State::Paused,
             waiting @ State::Waiting { .. } if self.failures > 0 => waiting,
-            _ => match self.trouble.clone().or_else(|| Some(self.reader.trouble()?.to_string())) {
+            // What keeps the reader from connecting is newer than what kept a settling from being stored.
+            _ => match self
+                .reader
+                .trouble()
+                .map(|trouble| trouble.to_string())
+                .or_else(|| self.trouble.clone())
+            {
                 Some(reason) => State::Disconnected { reason },
                 None if lanes.is_empty() => State::Standby,
                 None => State::Running,
