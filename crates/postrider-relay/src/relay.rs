@@ -74,7 +74,7 @@ struct Running {
 /// use postrider_relay::{Relay, RelaySettings, SinkSettings};
 /// # let target: postrider_relay::sinks::Target = todo!();
 /// let database = std::env::var("DATABASE_URL")?.parse()?;
-/// let relay = Relay::start(RelaySettings::new(database, vec![SinkSettings::new("audit", target)])).await?;
+/// let relay = Relay::start(RelaySettings::new(database, vec![SinkSettings::new("audit", target)]))?;
 /// // … your service …
 /// relay.stop().await;
 /// # Ok(())
