@@ -35,7 +35,8 @@ async fn fault_115_over_the_memory_limit_a_relay_drains_hands_its_lanes_back_and
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_115_without_a_free_file_handle_a_relay_waits_and_goes_on() {
-    // Stalls on a crowded machine; until the cause is found it runs in `./dev soak` alone.
+    // Did not end whenever it was run last, also with the machine to itself. A defect until shown otherwise. Proves nothing
+    // in the suite, where it returns here; it does its work only with POSTRIDER_SOAK set.
     if std::env::var_os("POSTRIDER_SOAK").is_none() {
         return;
     }

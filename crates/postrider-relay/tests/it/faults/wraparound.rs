@@ -42,7 +42,8 @@ async fn age(server: &PostgresServer, database: &Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_22_a_server_that_takes_no_commands_gets_a_window_and_no_event_twice() {
-    // Red now and then on a crowded machine; until the cause is found it runs in `./dev soak` alone.
+    // Red when it was run last: the relay never runs again. A defect until shown otherwise. Proves nothing
+    // in the suite, where it returns here; it does its work only with POSTRIDER_SOAK set.
     if std::env::var_os("POSTRIDER_SOAK").is_none() {
         return;
     }
