@@ -8,7 +8,7 @@
 //! - it runs on a thread of its own with a large stack ([`worker`]). A single operation that the counter does not see into and
 //!   that takes seconds is left to itself and its thread replaced.
 //!
-//! One hand-over to that thread and back costs about 10 µs, so a batch is handed over as a whole.
+//! A hand-over to that thread and back wakes two threads, so a batch is handed over as a whole.
 
 mod compile;
 mod guard;
@@ -25,7 +25,7 @@ use crate::prepare::PrepareError;
 use program::Program;
 use worker::Worker;
 
-/// Larger events are not given to an expression: a document takes up to forty times its text in memory.
+/// Larger events are not given to an expression: a document takes many times its text in memory.
 const LARGEST_INPUT: usize = 8 << 20;
 /// Deeper ones neither: reading, comparing and dropping them recurses.
 const DEEPEST_INPUT: usize = 512;

@@ -52,8 +52,8 @@ impl Preparer {
         })
     }
 
-    /// Makes a message of a record. With a `filter` or `transform` it waits for another thread, a few microseconds as a rule and at
-    /// most a few seconds for an expression that does not end; [`Preparer::prepare_all`] waits once for many records.
+    /// Makes a message of a record. With a `filter` or `transform` it waits for another thread, at most a few seconds
+    /// for an expression that does not end; [`Preparer::prepare_all`] waits once for many records.
     pub fn prepare<'a>(&mut self, record: &'a Record) -> Prepared<'a> {
         match &mut self.jq {
             None => self.finish(record, &record.payload),

@@ -22,7 +22,7 @@ use crate::json;
 
 /// Of one string, array, or number's digits that an operation makes.
 const LARGEST_VALUE: usize = 16 << 20;
-/// Of one number, in bits: multiplying such takes milliseconds.
+/// Of one number, in bits: the time to multiply grows faster than its digits.
 const LARGEST_NUMBER: u64 = 1 << 18;
 
 /// Functions that we write ourselves, and those that a relay must not have: an expression has no business with its environment,

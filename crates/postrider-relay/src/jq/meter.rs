@@ -8,7 +8,7 @@ use jaq_core::Lut;
 use jaq_core::data::{DataT, HasLut};
 use jaq_json::Val;
 
-/// Steps an event may take: about 50 ms of work. A step is one term evaluated on one value, or 64 bytes made.
+/// Steps an event may take. A step is one term evaluated on one value, or 64 bytes made.
 pub(crate) const STEPS: u32 = 500_000;
 /// Of the thread that evaluates.
 pub(crate) const STACK: usize = 256 << 20;

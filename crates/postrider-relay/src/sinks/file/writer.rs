@@ -95,7 +95,7 @@ impl Writer {
             if open.is_torn {
                 open.cut().map_err(cannot("cut a torn line off", path))?;
             }
-            // One call to the system, a microsecond, against writing for ever into a file that somebody has moved or removed.
+            // One call to the system, against writing for ever into a file that somebody has moved or removed.
             let is_same = fs::metadata(path)
                 .is_ok_and(|there| identity(&there) == open.identity && there.len() == open.length);
             if !is_same {
