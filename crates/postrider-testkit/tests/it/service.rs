@@ -63,7 +63,8 @@ impl Service for Script {
 #[test]
 fn a_script_that_starts_helpers_is_stopped_as_a_group() -> Result<()> {
     // The shell waits for its child and would ignore INT if it were started as a plain background command.
-    let text = r#"test "$1" != "$2"; echo "$GREETING"; sleep 1000 & sleep 1000 & touch ready; wait"#;
+    // It creates the file itself: `touch` would be a third child for as long as it takes to exit.
+    let text = r#"test "$1" != "$2"; echo "$GREETING"; sleep 1000 & sleep 1000 & : >ready; wait"#;
     let stop = Stop { target: StopTarget::Group, ..Stop::with(Signal::INT) };
     let server = Server::private(Script::new(text, stop))?;
     assert_eq!(server.place().log_tail(), "good morning");
