@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider::log::Error;
 use postrider::log::error::Result;
 use postrider::log::parking::{self, Attempt, Due, Holder};
-use sqlx::{PgPool, Row as _};
+use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::recent::Known;
@@ -23,6 +23,11 @@ pub(super) enum Errand {
     },
     /// Parked events that are due.
     Due(Vec<Due>),
+    /// None are.
+    NothingDue {
+        /// When the next one of our lanes is.
+        due_in: Option<Duration>,
+    },
     /// What was tried again is stored; nothing is parked of these keys any more.
     Resolved(Vec<String>),
     /// These were delivered, and this server has never had them.
@@ -49,31 +54,27 @@ pub(super) struct Desk {
     pub(super) patience: Duration,
 }
 
-pub(super) fn news(desk: Desk, holder: Holder) -> Running {
+pub(super) fn news(desk: Desk, holder: Holder, lanes: Vec<i16>) -> Running {
     within(desk.patience, async move {
-        let row = sqlx::query(
-            "select s.paused_at is not null,
-                    extract(epoch from (select min(d.next_attempt_at) from postrider.leases l
-                        cross join lateral (select p.next_attempt_at from postrider.parked p
-                            where p.sink = l.sink and p.lane = l.lane and p.state = 'waiting' order by p.next_attempt_at limit 1) d
-                        where l.sink = s.sink and l.owner = $2) - clock_timestamp())::double precision
-             from postrider.sinks s where s.sink = $1",
-        )
-        .bind(holder.sink)
-        .bind(holder.reader)
-        .fetch_optional(&desk.pool)
-        .await?;
-        let Some(row) = row else { return Ok(Errand::News { paused: true, due_in: None }) };
-        let due_in: Option<f64> = row.try_get(1)?;
-        let due_in = due_in.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
-        Ok(Errand::News { paused: row.try_get(0)?, due_in })
+        let mut connection = desk.pool.acquire().await?;
+        let paused = sqlx::query_scalar("select paused_at is not null from postrider.sinks where sink = $1")
+            .bind(holder.sink)
+            .fetch_optional(&mut *connection)
+            .await?;
+        let due_in = parking::due_in(&mut connection, holder, &lanes).await?;
+        // A sink that is gone has nothing to do.
+        Ok(Errand::News { paused: paused.unwrap_or(true), due_in })
     })
 }
 
 pub(super) fn due(desk: Desk, holder: Holder, lanes: Vec<i16>, strict: bool, limit: u32) -> Running {
     within(desk.patience, async move {
         let mut connection = desk.pool.acquire().await?;
-        Ok(Errand::Due(parking::due(&mut connection, holder, &lanes, strict, limit).await?))
+        let due = parking::due(&mut connection, holder, &lanes, strict, limit).await?;
+        if !due.is_empty() {
+            return Ok(Errand::Due(due));
+        }
+        Ok(Errand::NothingDue { due_in: parking::due_in(&mut connection, holder, &lanes).await? })
     })
 }
 

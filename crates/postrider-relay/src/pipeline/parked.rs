@@ -108,6 +108,12 @@ impl Retries {
         self.look_at = Some(self.look_at.map_or(when, |planned| planned.min(when)));
     }
 
+    fn look_in(&mut self, due_in: Option<Duration>) {
+        if let Some(due_in) = due_in {
+            self.look_at(Instant::now() + due_in);
+        }
+    }
+
     /// When an errand is to be run.
     pub(super) fn next_look(&self) -> Instant {
         let look = self.look_at.filter(|_| !self.is_busy());
@@ -149,7 +155,8 @@ impl Pipeline {
             self.errand = Some(errand::held(desk, holder, unknown));
         } else if now >= self.retries.news_at {
             self.retries.news_at = now + NEWS;
-            self.errand = Some(errand::news(desk, holder));
+            let lanes = self.retry_lanes().into_keys().collect();
+            self.errand = Some(errand::news(desk, holder, lanes));
         } else if !self.retries.is_busy() && !self.paused && self.retries.look_at.is_some_and(|at| now >= at)
         {
             self.retries.look_at = None;
@@ -157,10 +164,16 @@ impl Pipeline {
         }
     }
 
-    fn fetch_due(&mut self) -> errand::Running {
+    /// The lanes whose parked events we may try, with the epoch in which each came to us.
+    fn retry_lanes(&self) -> BTreeMap<i16, i64> {
         let retiring = self.reader.retiring();
-        self.retries.tenures = self.reader.tenures();
-        self.retries.tenures.retain(|lane, _| !retiring.contains(lane));
+        let mut lanes = self.reader.tenures();
+        lanes.retain(|lane, _| !retiring.contains(lane));
+        lanes
+    }
+
+    fn fetch_due(&mut self) -> errand::Running {
+        self.retries.tenures = self.retry_lanes();
         let lanes: Vec<i16> = self.retries.tenures.keys().copied().collect();
         // Kept from here on, not from when it comes back: one that is given up in between would be tried by two.
         self.reader.keep(lanes.iter().copied().collect());
@@ -187,14 +200,16 @@ impl Pipeline {
         match done {
             Ok(Errand::News { paused, due_in }) => {
                 self.paused = paused;
-                if let Some(due_in) = due_in {
-                    self.retries.look_at(Instant::now() + due_in);
-                }
+                self.retries.look_in(due_in);
             }
             Ok(Errand::Due(due)) => {
                 // Kept until the outcome is stored: nobody else may try them meanwhile.
                 self.reader.keep(due.iter().map(|due| due.record.lane).collect());
                 self.retries.due = due;
+            }
+            Ok(Errand::NothingDue { due_in }) => {
+                self.reader.keep(BTreeSet::new());
+                self.retries.look_in(due_in);
             }
             Ok(Errand::Resolved(free)) => {
                 self.retries.attempts.clear();

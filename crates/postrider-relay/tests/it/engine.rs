@@ -1,6 +1,7 @@
 //! The engine: reading, delivering and settling together.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use postrider_relay::{Ordering, Retry, SinkSettings, State};
 use sqlx::Row as _;
@@ -99,6 +100,29 @@ async fn a_refused_event_holds_its_key_and_nothing_else() {
     probe.wait_for(7).await;
     relay.stop().await;
     assert_eq!(probe.taken().len(), 7);
+}
+
+/// The database is asked for news once a second; a schedule in milliseconds must not wait for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_parked_is_tried_again_when_its_time_comes() {
+    const REFUSALS: u32 = 20;
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let tries = AtomicU32::new(0);
+    let probe =
+        Probe::answering(
+            move |_| {
+                if tries.fetch_add(1, Relaxed) < REFUSALS { Answer::Refuse } else { Answer::Take }
+            },
+        );
+    let retry = Retry { first: Duration::from_millis(5), factor: 1.0, max_attempts: 100, ..Retry::default() };
+    let relay = start(&database, vec![SinkSettings { retry, ..sink("probe", probe.target()) }]);
+    let begun = Instant::now();
+    emit_many(&mut writer, 0, 1, 1).await;
+    probe.wait_for(1).await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(1) * REFUSALS / 4, "{took:?} for {REFUSALS} refusals");
+    relay.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@
 
 pub mod admin;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
@@ -125,6 +126,27 @@ pub async fn due(
     rows.iter().map(due_of).collect()
 }
 
+/// When the next parked event of these lanes is due, as far as they are still held: from now, zero if it is already.
+pub async fn due_in(
+    connection: &mut PgConnection,
+    holder: Holder,
+    lanes: &[i16],
+) -> Result<Option<Duration>> {
+    let seconds: Option<f64> = sqlx::query_scalar(
+        "select extract(epoch from min(d.next_attempt_at) - clock_timestamp())::double precision
+         from postrider.leases l
+         cross join lateral (select p.next_attempt_at from postrider.parked p
+             where p.sink = l.sink and p.lane = l.lane and p.state = 'waiting' order by p.next_attempt_at limit 1) d
+         where l.sink = $1 and l.owner = $2 and l.lane = any ($3)",
+    )
+    .bind(holder.sink)
+    .bind(holder.reader)
+    .bind(lanes)
+    .fetch_one(connection)
+    .await?;
+    Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
+}
+
 /// Stores what came of trying parked events again. Answers the keys that nothing is parked of any more.
 pub async fn resolve(
     connection: &mut PgConnection,
@@ -145,7 +167,7 @@ pub async fn resolve(
     .bind(delivered)
     .fetch_all(&mut *transaction)
     .await?;
-    let keys: Vec<String> = keys.into_iter().flatten().collect();
+    let keys: Vec<String> = keys.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().collect();
     let refused: Vec<(Uuid, &Refused)> =
         attempts.iter().filter_map(|attempt| Some((attempt.id, attempt.refused.as_ref()?))).collect();
     if !refused.is_empty() {
@@ -163,7 +185,7 @@ pub async fn resolve(
     }
     promote(&mut transaction, holder.sink, &keys).await?;
     let free = sqlx::query_scalar(
-        "select distinct k.key from unnest($2::text[]) as k (key)
+        "select k.key from unnest($2::text[]) as k (key)
          where not exists (select from postrider.parked p where p.sink = $1 and p.destination = '' and p.key = k.key)",
     )
     .bind(holder.sink)

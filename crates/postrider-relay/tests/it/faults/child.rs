@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use postrider_relay::sink::BoxFuture;
 use postrider_relay::sinks::{Custom, Target};
 use postrider_relay::{Message, Relay, RelaySettings, Report, Sink, Unavailable, UnavailableKind};
-use postrider_testkit::Process;
+use postrider_testkit::{Process, run_to_end};
 use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child as Running, ChildStdout};
@@ -106,7 +106,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a relay for this database, with `before` in front of its command line (`prlimit`, `taskset`).
+    /// Starts a relay for this database, with `before` in front of its command line (`taskset`).
     pub fn start(url: &str, before: &[&str]) -> Self {
         let gate = std::env::temp_dir().join(format!("postrider-gate-{:016x}", rand::random::<u64>()));
         let this = std::env::current_exe().unwrap();
@@ -128,8 +128,10 @@ impl Child {
         std::fs::write(&self.gate, "").unwrap();
     }
 
-    pub fn pid(&self) -> i32 {
-        i32::try_from(self.running.id().unwrap()).unwrap()
+    /// From now on it may have so many files open.
+    pub fn limit_files(&self, most: u32) {
+        let pid = self.running.id().unwrap().to_string();
+        run_to_end(Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={most}:1024")])).unwrap();
     }
 
     pub async fn next(&mut self) -> Word {
