@@ -135,7 +135,8 @@ fn is_attribute_value(value: &str) -> bool {
     match value.as_bytes().first() {
         Some(b'"') => value.len() > 2,
         Some(b't' | b'f') => true,
-        Some(b'-' | b'0'..=b'9') => value.parse::<i32>().is_ok(),
+        // Many readers take `-0` for a fraction.
+        Some(b'-' | b'0'..=b'9') => value.parse::<i32>().is_ok() && value != "-0",
         _ => false,
     }
 }

@@ -17,7 +17,7 @@ fn a_cloudevent_has_its_attributes() {
     let record = Record {
         headers: Some(
             r#"{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01","attempt":3,"retry":true,
-                "X-Origin":"web","big":3000000000,"list":[1],"none":null,"id":"mine","attempt":4}"#
+                "X-Origin":"web","big":3000000000,"zero":-0,"list":[1],"none":null,"id":"mine","attempt":4}"#
                 .to_owned(),
         ),
         ..order_paid()
@@ -48,7 +48,7 @@ fn a_cloudevent_has_its_attributes() {
         })
     );
     let headers: Value = serde_json::from_str(headers.as_str().unwrap()).unwrap();
-    assert_eq!(headers, json!({"X-Origin": "web", "big": 3_000_000_000_u64, "list": [1], "id": "mine"}));
+    assert_eq!(headers, json!({"X-Origin": "web", "big": 3_000_000_000_u64, "zero": -0.0, "list": [1], "id": "mine"}));
 }
 
 #[test]
