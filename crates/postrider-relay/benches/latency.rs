@@ -2,7 +2,8 @@
 //!
 //! `./dev bench latency [--strict] [--quick] [FIGURE-FILTER...]`, written to `target/bench/latency.json`. Producers commit one event per
 //! transaction on a schedule of their own (an open loop: a slow relay does not slow them down). The clock of an event starts when its
-//! COMMIT has returned, and stops when the file sink has answered that its batch is on disk.
+//! COMMIT has returned, and stops when the file sink has answered that its batch is on disk. Beside it stands what the commits themselves
+//! took, on the same disk and the same cores at the same time.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -46,8 +47,9 @@ async fn main() -> Result<ExitCode> {
         }
         let database = server.database(&template).await?;
         let seconds = bench.size(30, 3);
-        let delays = measure(&database, rate, seconds).await?;
-        print_distribution(rate, &delays);
+        let Measured { commits, delays } = measure(&database, rate, seconds).await?;
+        print_distribution(&format!("{rate}/s, ms of the commits themselves"), &commits);
+        print_distribution(&format!("{rate}/s, ms from commit to delivered"), &delays);
         for (name, share, limit) in [(&names[0], 0.5, 2.0), (&names[1], 0.99, 10.0)] {
             let figure = Figure::measured(name, "ms", quantile(&delays, share));
             bench.add(if goals { figure.goal(Goal::AtMost(limit)) } else { figure });
@@ -57,8 +59,15 @@ async fn main() -> Result<ExitCode> {
     bench.finish(&target.with_file_name("bench").join("latency.json"))
 }
 
-/// Milliseconds from commit to delivery, of every event.
-async fn measure(database: &Database, rate: u32, seconds: u32) -> Result<Vec<f64>> {
+/// Milliseconds, of every event.
+struct Measured {
+    /// Until its transaction had committed.
+    commits: Vec<f64>,
+    /// From then until it was delivered.
+    delays: Vec<f64>,
+}
+
+async fn measure(database: &Database, rate: u32, seconds: u32) -> Result<Measured> {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("latency-{}-{rate}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -78,18 +87,25 @@ async fn measure(database: &Database, rate: u32, seconds: u32) -> Result<Vec<f64
     relay.stop().await;
     std::fs::remove_dir_all(&folder)?;
     let delivered = lock(&delivered);
-    committed
-        .iter()
-        .map(|(id, commit)| {
-            let delivery = delivered.get(id).context("an event was not delivered")?;
-            // Seen before its own COMMIT had returned to the producer: nothing was waited for.
-            Ok(delivery.saturating_duration_since(*commit).as_secs_f64() * 1000.0)
-        })
-        .collect()
+    let mut measured = Measured { commits: Vec::new(), delays: Vec::new() };
+    for commit in committed {
+        let delivery = delivered.get(&commit.id).context("an event was not delivered")?;
+        // Seen before its own COMMIT had returned to the producer: nothing was waited for.
+        let delay = delivery.saturating_duration_since(commit.returned);
+        measured.delays.push(delay.as_secs_f64() * 1000.0);
+        measured.commits.push(commit.took.as_secs_f64() * 1000.0);
+    }
+    Ok(measured)
 }
 
-/// Commits one event per transaction at a rate, whatever happens; when each COMMIT had returned.
-async fn produce(database: &Database, rate: u32, seconds: u32) -> Result<HashMap<Uuid, Instant>> {
+struct Commit {
+    id: Uuid,
+    took: Duration,
+    returned: Instant,
+}
+
+/// Commits one event per transaction at a rate, whatever happens.
+async fn produce(database: &Database, rate: u32, seconds: u32) -> Result<Vec<Commit>> {
     let begin = Instant::now() + Duration::from_millis(100);
     let mut producers = Vec::new();
     for producer in 0..PRODUCERS {
@@ -99,19 +115,20 @@ async fn produce(database: &Database, rate: u32, seconds: u32) -> Result<HashMap
             for number in (producer..rate * seconds).step_by(PRODUCERS as usize) {
                 let due = begin + Duration::from_secs(1) * number / rate;
                 tokio::time::sleep_until(due.into()).await;
+                let begun = Instant::now();
                 let id: Uuid = sqlx::query_scalar(
                     "select postrider.emit('order.paid', '{\"order\": 7, \"total\": \"12.50\", \"currency\": \"EUR\"}', key => $1)",
                 )
                 .bind(format!("customer-{}", number % 1000))
                 .fetch_one(&mut connection)
                 .await?;
-                committed.push((id, Instant::now()));
+                committed.push(Commit { id, took: begun.elapsed(), returned: Instant::now() });
             }
             connection.close().await?;
             anyhow::Ok(committed)
         }));
     }
-    let mut committed = HashMap::new();
+    let mut committed = Vec::new();
     for producer in producers {
         committed.extend(producer.await??);
     }
@@ -162,11 +179,11 @@ fn lock(moments: &Moments) -> std::sync::MutexGuard<'_, HashMap<Uuid, Instant>> 
     moments.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn print_distribution(rate: u32, delays: &[f64]) {
+fn print_distribution(of: &str, times: &[f64]) {
     let shares = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0];
     let line: Vec<String> =
-        shares.iter().map(|share| format!("p{} {:.2}", share * 100.0, quantile(delays, *share))).collect();
-    println!("{rate}/s, ms from commit to delivered: {}\n", line.join("  "));
+        shares.iter().map(|share| format!("p{} {:.2}", share * 100.0, quantile(times, *share))).collect();
+    println!("{of}: {}", line.join("  "));
 }
 
 async fn print_facts(server: &PostgresServer) -> Result<()> {

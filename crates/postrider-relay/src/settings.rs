@@ -81,7 +81,7 @@ impl Default for LogSettings {
             retention: Duration::from_hours(168),
             max_slot_size: None,
             lease: Duration::from_secs(5),
-            idle: (Duration::from_millis(5), Duration::from_secs(2)),
+            idle: (Duration::from_millis(1), Duration::from_secs(2)),
             hint: Hint::default(),
             sweep: Duration::from_mins(1),
             patience: Duration::from_secs(20),

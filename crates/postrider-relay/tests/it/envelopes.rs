@@ -48,7 +48,10 @@ fn a_cloudevent_has_its_attributes() {
         })
     );
     let headers: Value = serde_json::from_str(headers.as_str().unwrap()).unwrap();
-    assert_eq!(headers, json!({"X-Origin": "web", "big": 3_000_000_000_u64, "zero": -0.0, "list": [1], "id": "mine"}));
+    assert_eq!(
+        headers,
+        json!({"X-Origin": "web", "big": 3_000_000_000_u64, "zero": -0.0, "list": [1], "id": "mine"})
+    );
 }
 
 #[test]

@@ -317,7 +317,8 @@ impl Driver {
         let pause = self.pause();
         self.idle_rounds = self.idle_rounds.saturating_add(1);
         let Some(link) = &mut self.link else { return Ok(()) };
-        if link.sleeper.is_armed() {
+        // The first look that finds nothing is made again at once: at 1,000 commits per second the next one is there by then.
+        if link.sleeper.is_armed() || self.idle_rounds == 1 {
             return Ok(());
         }
         let can_sleep = link.bell.silence().is_none() && self.idle_rounds > SHORT_PAUSES;

@@ -63,7 +63,7 @@ impl ReaderOptions {
             batch_bytes: BatchBytes::default(),
             alone: false,
             lease: Duration::from_secs(5),
-            idle: (Duration::from_millis(5), Duration::from_secs(2)),
+            idle: (Duration::from_millis(1), Duration::from_secs(2)),
             hint: Hint::default(),
             retention: Retention::default(),
             sweep: Duration::from_mins(1),
