@@ -5,6 +5,7 @@
 
 mod as_text;
 mod check;
+mod database;
 mod environment;
 mod finding;
 mod hint;
@@ -27,12 +28,13 @@ mod tests;
 use std::fs;
 use std::io::Read as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use postrider_relay::settings::RelaySettings;
 
+pub(crate) use database::database;
 pub(crate) use environment::Environment;
 pub(crate) use finding::{Finding, Report};
 pub(crate) use layers::{Overrides, Source};
@@ -51,7 +53,6 @@ use tree::{Node, Place};
 const LARGEST: u64 = 4 << 20;
 
 /// Everything that `postrider run` is told. Not `Debug`: it may hold a password.
-#[allow(dead_code, reason = "`run` takes it")]
 pub(crate) struct Config {
     /// For the relay.
     pub(crate) relay: RelaySettings,
@@ -61,8 +62,6 @@ pub(crate) struct Config {
     pub(crate) alerts: Alerts,
     /// What is said on standard error.
     pub(crate) logs: LogSettings,
-    /// The file that was read, if there was one.
-    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,11 +151,7 @@ pub(crate) fn examine(source: &Source, overrides: &Overrides, depth: Depth) -> R
         Some(path) => content(path)?,
         None => String::new(),
     };
-    let mut examined = examine_text(text, file.as_deref(), overrides, &Environment::of_process(), depth);
-    if let Some(config) = &mut examined.config {
-        config.file = file;
-    }
-    Ok(examined)
+    Ok(examine_text(text, file.as_deref(), overrides, &Environment::of_process(), depth))
 }
 
 fn content(path: &Path) -> Result<String, Failure> {

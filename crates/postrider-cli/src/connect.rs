@@ -1,4 +1,4 @@
-//! Finding and opening the database: `--database`, `DATABASE_URL` or the variables of libpq.
+//! Finding and opening the database: `--database`, the configuration file, `DATABASE_URL` or the variables of libpq.
 
 use std::env;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use clap::Args;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, PgConnection};
 
+use crate::config::{self, Source};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output;
@@ -62,11 +63,14 @@ const IGNORED: &[&str] = &[
 pub(crate) struct Target {
     /// The database, as postgres://USER@HOST:PORT/NAME
     ///
-    /// Others on this machine can see the command line: a password is better kept in the variable, in PGPASSWORD or in ~/.pgpass.
-    /// Without a URL, PGHOST, PGPORT, PGDATABASE, PGUSER and their kin are used as psql does.
+    /// Others on this machine can see the command line: a password is better kept in a variable, in PGPASSWORD or in ~/.pgpass.
+    /// Without it, the file's `database` is taken, then `DATABASE_URL`, then PGHOST, PGPORT, PGDATABASE, PGUSER and their kin as psql does.
     // A plain string: a parser's complaint would repeat the value, with its password.
-    #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    #[arg(long, value_name = "URL")]
     database: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) source: Source,
 }
 
 impl Target {
@@ -86,8 +90,12 @@ impl Target {
     }
 
     fn options(&self) -> Result<PgConnectOptions, Failure> {
+        let options = match self.database.as_deref() {
+            Some(url) => options(Some(url)),
+            None => config::database(&self.source),
+        };
         // A slow statement is the server's to log; here it would drown the answer.
-        Ok(options(self.database.as_deref())?.application_name("postrider").disable_statement_logging())
+        Ok(options?.application_name("postrider").disable_statement_logging())
     }
 }
 

@@ -22,8 +22,10 @@ use axum::routing::get;
 use postrider_relay::SinkStatus;
 use sqlx::postgres::PgConnectOptions;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::config::Alerts;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use database::Database;
@@ -38,8 +40,15 @@ pub(crate) type Status = Arc<dyn Fn() -> Vec<SinkStatus> + Send + Sync>;
 pub(crate) struct Settings {
     /// Loopback unless somebody says otherwise: there is no login here.
     pub(crate) listen: SocketAddr,
+    pub(crate) limits: watch::Receiver<Limits>,
+}
+
+/// What numbers are compared with, by those who are woken by them. A reload changes it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
     /// How long the log keeps delivered events: says when the ring should have turned.
     pub(crate) retention: Duration,
+    pub(crate) alerts: Alerts,
 }
 
 /// The server at work.
@@ -68,7 +77,7 @@ pub(crate) async fn serve(
         .map_err(|e| Failure::new(Exit::Configuration, e))?;
     let address =
         listener.local_addr().with_context(refused).map_err(|e| Failure::new(Exit::Configuration, e))?;
-    let shown = Shown { status, database: Arc::new(Database::new(&database)), retention: settings.retention };
+    let shown = Shown { status, database: Arc::new(Database::new(&database)), limits: settings.limits };
     let task = tokio::spawn(server::run(listener, router(shown), shutdown));
     Ok(Serving { address, task })
 }
@@ -78,7 +87,7 @@ pub(crate) async fn serve(
 struct Shown {
     status: Status,
     database: Arc<Database>,
-    retention: Duration,
+    limits: watch::Receiver<Limits>,
 }
 
 fn router(shown: Shown) -> Router {

@@ -115,14 +115,14 @@ async fn produce(database: &Database, rate: u32, seconds: u32) -> Result<Vec<Com
             for number in (producer..rate * seconds).step_by(PRODUCERS as usize) {
                 let due = begin + Duration::from_secs(1) * number / rate;
                 tokio::time::sleep_until(due.into()).await;
-                let begun = Instant::now();
+                let asked = Instant::now();
                 let id: Uuid = sqlx::query_scalar(
                     "select postrider.emit('order.paid', '{\"order\": 7, \"total\": \"12.50\", \"currency\": \"EUR\"}', key => $1)",
                 )
                 .bind(format!("customer-{}", number % 1000))
                 .fetch_one(&mut connection)
                 .await?;
-                committed.push(Commit { id, took: begun.elapsed(), returned: Instant::now() });
+                committed.push(Commit { id, took: asked.elapsed(), returned: Instant::now() });
             }
             connection.close().await?;
             anyhow::Ok(committed)

@@ -1,5 +1,6 @@
 //! What a relay is told: every value checked, every default stated once.
 
+use std::fmt;
 use std::time::Duration;
 
 use postrider::log::{Hint, Start};
@@ -8,7 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 use crate::sinks::Target;
 
 /// Everything a relay needs to run.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RelaySettings {
     /// Shown to operators as the holder of its lanes.
     pub name: String,
@@ -39,6 +40,22 @@ impl RelaySettings {
             connections: 4,
             sinks,
         }
+    }
+}
+
+/// By hand: the options of a connection print its password.
+impl fmt::Debug for RelaySettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, database, log, memory_limit, drain, connections, sinks } = self;
+        f.debug_struct("RelaySettings")
+            .field("name", name)
+            .field("database", &(database.get_host(), database.get_port(), database.get_database()))
+            .field("log", log)
+            .field("memory_limit", memory_limit)
+            .field("drain", drain)
+            .field("connections", connections)
+            .field("sinks", sinks)
+            .finish()
     }
 }
 
@@ -185,5 +202,17 @@ pub struct Retry {
 impl Default for Retry {
     fn default() -> Self {
         Self { max_attempts: 10, first: Duration::from_secs(1), factor: 2.0, max: Duration::from_mins(10) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_holds_no_password() {
+        let database = PgConnectOptions::new_without_pgpass().host("db.example").password("c4n4ry");
+        let printed = format!("{:?}", RelaySettings::new(database, Vec::new()));
+        assert!(printed.contains("db.example") && !printed.contains("c4n4ry"), "{printed}");
     }
 }

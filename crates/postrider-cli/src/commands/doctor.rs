@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use self::check::{Check, Grade, Report};
-use crate::config::{self, Source};
+use crate::config;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -24,14 +24,11 @@ use crate::output;
 pub(crate) struct Doctor {
     #[command(flatten)]
     target: Target,
-
-    #[command(flatten)]
-    source: Source,
 }
 
 impl Doctor {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let configured = config::sink_names(&self.source)?;
+        let configured = config::sink_names(&self.target.source)?;
         let mut connection = self.target.connect_to_look().await?;
         let checks = examine(&mut connection, configured.as_deref()).await?;
         let is_bad = checks.iter().any(|check| check.grade == Grade::Bad);

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use clap::Args;
 use postrider_relay::units::Span;
-use postrider_relay::{Relay, RelayError, RelaySettings};
-use tokio::sync::oneshot;
+use postrider_relay::{Relay, RelayError};
+use tokio::sync::{oneshot, watch};
 
 use self::signals::{Signal, Signals};
 use crate::config::{self, Config, Overrides, Source};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::http::{self, Serving};
+use crate::http::{self, Limits, Serving};
 use crate::logging;
 use crate::notify::Supervisor;
 
@@ -44,7 +44,7 @@ impl Run {
     pub(crate) async fn run(self) -> Result<Exit, Failure> {
         let config = config::load(&self.source, &self.overrides)?;
         set_logs(&config)?;
-        state(&config.relay);
+        state(&config);
         if self.once {
             return once::run(config, self.patience.0).await;
         }
@@ -53,7 +53,8 @@ impl Run {
         http::start_counting();
         let mut relay = Relay::start(config.relay.clone()).map_err(failure)?;
         let (close, closed) = oneshot::channel::<()>();
-        let serving = self.serve(&config, &relay, closed).await?;
+        let (limits, shown) = watch::channel(limits(&config));
+        let serving = serve(&config, &relay, shown, closed).await?;
         let supervisor = Supervisor::from_env();
         supervisor.ready();
         let watcher = relay.watcher();
@@ -67,7 +68,7 @@ impl Run {
                 Signal::Stop => break None,
                 Signal::Reload => {
                     supervisor.reloading();
-                    self.reload(&mut relay).await;
+                    self.reload(&mut relay, &limits).await;
                     supervisor.ready();
                 }
             }
@@ -87,26 +88,18 @@ impl Run {
         }
     }
 
-    async fn serve(
-        &self,
-        config: &Config,
-        relay: &Relay,
-        closed: oneshot::Receiver<()>,
-    ) -> Result<Option<Serving>, Failure> {
-        let Some(http) = config.http else { return Ok(None) };
-        let settings = http::Settings { listen: http.listen, retention: config.relay.log.retention };
-        let closed = async move { drop(closed.await) };
-        let serving =
-            http::serve(settings, Arc::new(relay.watcher()), config.relay.database.clone(), closed).await?;
-        tracing::info!(address = %serving.address, "metrics and health are served");
-        Ok(Some(serving))
-    }
-
     /// All or nothing: what cannot be taken is reported, and everything goes on as before.
-    async fn reload(&self, relay: &mut Relay) {
+    async fn reload(&self, relay: &mut Relay, shown: &watch::Sender<Limits>) {
         let taken = match config::load(&self.source, &self.overrides) {
             Ok(config) => match set_logs(&config) {
-                Ok(()) => relay.reload(config.relay).await.map_err(failure),
+                Ok(()) => {
+                    let limits = limits(&config);
+                    let taken = relay.reload(config.relay).await.map_err(failure);
+                    if taken.is_ok() {
+                        shown.send_replace(limits);
+                    }
+                    taken
+                }
                 Err(failure) => Err(failure),
             },
             Err(failure) => Err(failure),
@@ -127,12 +120,14 @@ fn set_logs(config: &Config) -> Result<(), Failure> {
 }
 
 /// What an operator wants to see in the first lines.
-fn state(settings: &RelaySettings) {
+fn state(config: &Config) {
     /// Reading, settling, listening.
     const PER_SINK: usize = 3;
+    let settings = &config.relay;
     let sinks: Vec<String> =
         settings.sinks.iter().map(|sink| format!("{} ({})", sink.name, sink.target.kind())).collect();
-    let connections = settings.sinks.len() * PER_SINK + settings.connections as usize;
+    let for_metrics = usize::from(config.http.is_some());
+    let connections = settings.sinks.len() * PER_SINK + settings.connections as usize + for_metrics;
     tracing::info!(
         relay = settings.name,
         sinks = sinks.join(", "),
@@ -140,6 +135,25 @@ fn state(settings: &RelaySettings) {
         memory_limit = settings.memory_limit,
         "starting; so many connections to the database at most"
     );
+}
+
+async fn serve(
+    config: &Config,
+    relay: &Relay,
+    limits: watch::Receiver<Limits>,
+    closed: oneshot::Receiver<()>,
+) -> Result<Option<Serving>, Failure> {
+    let Some(http) = config.http else { return Ok(None) };
+    let settings = http::Settings { listen: http.listen, limits };
+    let closed = async move { drop(closed.await) };
+    let serving =
+        http::serve(settings, Arc::new(relay.watcher()), config.relay.database.clone(), closed).await?;
+    tracing::info!(address = %serving.address, "metrics and health are served");
+    Ok(Some(serving))
+}
+
+fn limits(config: &Config) -> Limits {
+    Limits { retention: config.relay.log.retention, alerts: config.alerts }
 }
 
 fn failure(error: RelayError) -> Failure {

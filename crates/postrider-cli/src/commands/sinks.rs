@@ -9,7 +9,7 @@ use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
 
 use super::status::{self, Sink};
-use crate::config::{self, Source};
+use crate::config;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -44,9 +44,6 @@ enum Command {
 struct List {
     #[command(flatten)]
     target: Target,
-
-    #[command(flatten)]
-    source: Source,
 }
 
 #[derive(Args)]
@@ -91,7 +88,7 @@ async fn open(target: &Target) -> Result<PgConnection, Failure> {
 }
 
 async fn list(command: &List, json: bool) -> Result<Exit, Failure> {
-    let configured = config::sink_names(&command.source)?;
+    let configured = config::sink_names(&command.target.source)?;
     let mut connection = open(&command.target).await?;
     let seen = status::gather(&mut connection).await?;
     let word = |sink: &Sink| status::state(sink, &seen.slots, configured.as_deref()).word;

@@ -11,7 +11,7 @@ use clap::Args;
 use postrider::schema;
 use postrider_relay::units::Span;
 
-use crate::config::{self, Source};
+use crate::config;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -36,9 +36,6 @@ pub(crate) struct Status {
     #[command(flatten)]
     target: Target,
 
-    #[command(flatten)]
-    source: Source,
-
     /// Look again and again, every two seconds or as often as given
     #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "2s", require_equals = true)]
     watch: Option<Span>,
@@ -50,7 +47,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let configured = config::sink_names(&self.source)?;
+        let configured = config::sink_names(&self.target.source)?;
         let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         let redraw = self.watch.is_some() && io::stdout().is_terminal() && !json;

@@ -149,7 +149,7 @@ impl Checker<'_> {
     }
 
     /// The database, by the file, a flag, a variable or the variables of libpq.
-    fn database(&mut self, file: &File, depth: Depth) -> Option<PgConnectOptions> {
+    pub(super) fn database(&mut self, file: &File, depth: Depth) -> Option<PgConnectOptions> {
         // With only the syntax to look at, the database may be named where the file will be used.
         if file.database.is_none() && depth == Depth::Syntax {
             return None;
@@ -220,7 +220,7 @@ impl Checker<'_> {
         };
         let alerts = Alerts { lag: file.alerts.lag.0, stuck: file.alerts.stuck.0 };
         let logs = LogSettings { format: file.logs.format.into(), level: file.logs.level.clone() };
-        Some(Config { relay, http, alerts, logs, file: None })
+        Some(Config { relay, http, alerts, logs })
     }
 }
 

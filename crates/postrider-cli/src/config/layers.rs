@@ -3,6 +3,7 @@
 //! A flag comes before a variable of ours (`POSTRIDER_RELAY_DRAIN`), that before the file, that before the default. `DATABASE_URL` and
 //! the variables of libpq come after the file: they are there for other programs too, and a file that names a database means it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -22,16 +23,16 @@ const FILE: &str = "postrider.yaml";
 #[derive(Args, Clone, Default)]
 pub(crate) struct Source {
     /// The configuration file [default: postrider.yaml, if it is there]
-    #[arg(long, alias = "file", value_name = "PATH", env = "POSTRIDER_CONFIG", hide_env_values = true)]
-    pub(crate) config: Option<PathBuf>,
+    // Not a path for clap, which refuses an empty one: a variable that is set to nothing is how many tools say that it is not set.
+    #[arg(long, value_name = "PATH", env = "POSTRIDER_CONFIG", hide_env_values = true)]
+    config: Option<OsString>,
 }
 
 impl Source {
     /// The file that was named, or the one in this folder if there is one.
     pub(crate) fn file(&self) -> Option<PathBuf> {
-        match &self.config {
-            Some(path) if path.as_os_str().is_empty() => None,
-            Some(path) => Some(path.clone()),
+        match self.config.as_ref().filter(|path| !path.is_empty()) {
+            Some(path) => Some(PathBuf::from(path)),
             None => Some(PathBuf::from(FILE)).filter(|path| Path::exists(path)),
         }
     }
@@ -177,7 +178,7 @@ pub(crate) fn apply(
     overrides.apply(tree, findings);
 }
 
-fn get(environment: &Environment, name: &str, findings: &mut Vec<Finding>) -> Option<String> {
+pub(super) fn get(environment: &Environment, name: &str, findings: &mut Vec<Finding>) -> Option<String> {
     environment.get(name).unwrap_or_else(|()| {
         findings.push(Finding::at(Place::Variable(name.to_owned()), "it is not valid UTF-8"));
         None

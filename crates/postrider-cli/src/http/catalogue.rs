@@ -68,6 +68,11 @@ pub(super) const RETENTION: Metric = gauge(
     NONE,
     "How long delivered events are kept; a slot is due after a seventh of it",
 );
+pub(super) const THRESHOLD: Metric = gauge(
+    "postrider_alert_threshold_seconds",
+    &["alert"],
+    "The age of an event from which it is an alarm: alerts.lag and alerts.stuck of the configuration",
+);
 pub(super) const TRANSACTION_AGE: Metric = gauge(
     "postrider_oldest_transaction_age_seconds",
     &["kind"],
@@ -106,6 +111,7 @@ pub(super) const METRICS: &[Metric] = &[
     RING_BYTES,
     RING_HELD,
     RETENTION,
+    THRESHOLD,
     TRANSACTION_AGE,
     DATABASE_UP,
     CLOCK_OFFSET,

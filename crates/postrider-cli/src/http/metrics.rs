@@ -7,11 +7,11 @@ use postrider_relay::SinkStatus;
 
 use super::catalogue::{
     BACKLOG, BACKLOG_EXACT, CLOCK_OFFSET, DATABASE_UP, OLDEST, PARKED, RETENTION, RING_AGE, RING_BYTES,
-    RING_FILLED, RING_HELD, SCRAPE_FAILED, SINK_INFO, SINK_SILENT, SINK_STATE, TRANSACTION_AGE,
+    RING_FILLED, RING_HELD, SCRAPE_FAILED, SINK_INFO, SINK_SILENT, SINK_STATE, THRESHOLD, TRANSACTION_AGE,
 };
 use super::database::{Ring, Seen};
 use super::text::{self, Text};
-use super::{Shown, process, recorder};
+use super::{Limits, Shown, process, recorder};
 
 /// Those of [`postrider_relay::State::word`].
 pub(super) const STATES: [&str; 8] =
@@ -24,9 +24,16 @@ pub(super) async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
     recorder::installed().write(&mut text, |name| sinks.iter().any(|sink| sink.name == name));
     write_sinks(&mut text, &sinks);
     write_database(&mut text, &seen);
-    text.family(&RETENTION).sample(&[], shown.retention.as_secs_f64());
+    write_limits(&mut text, *shown.limits.borrow());
     process::write(&mut text);
     ([(header::CONTENT_TYPE, text::CONTENT_TYPE)], text.finish())
+}
+
+fn write_limits(text: &mut Text, limits: Limits) {
+    text.family(&RETENTION).sample(&[], limits.retention.as_secs_f64());
+    let mut family = text.family(&THRESHOLD);
+    family.sample(&[("alert", "lag")], limits.alerts.lag.as_secs_f64());
+    family.sample(&[("alert", "stuck")], limits.alerts.stuck.as_secs_f64());
 }
 
 fn write_sinks(text: &mut Text, sinks: &[SinkStatus]) {

@@ -19,6 +19,11 @@ use super::*;
 
 const WEEK: Duration = Duration::from_hours(168);
 
+fn settings(listen: SocketAddr) -> Settings {
+    let alerts = Alerts { lag: Duration::from_secs(5), stuck: Duration::from_mins(5) };
+    Settings { listen, limits: watch::channel(Limits { retention: WEEK, alerts }).1 }
+}
+
 /// A server over `database`, whose sinks are what the test says.
 struct World {
     address: SocketAddr,
@@ -30,7 +35,7 @@ impl World {
         start_counting();
         let sinks = Arc::new(Mutex::new(vec![sink("web", State::Running)]));
         let shown = Arc::clone(&sinks);
-        let settings = Settings { listen: ([127, 0, 0, 1], 0).into(), retention: WEEK };
+        let settings = settings(([127, 0, 0, 1], 0).into());
         let status: Status = Arc::new(move || shown.lock().unwrap().clone());
         let serving = serve(settings, status, url.parse().unwrap(), future::pending()).await.unwrap();
         Self { address: serving.address, sinks }

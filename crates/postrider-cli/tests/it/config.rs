@@ -67,12 +67,8 @@ fn the_file_is_found_where_it_is_looked_for() {
     let end = End::of(&mut folder.postrider(&["config", "check"])).expect(0);
     assert_eq!(end.stderr, "postrider.yaml is fine\n");
     folder.write("other.yaml", "relay: { drian: 1s }\n");
-    for words in
-        [&["config", "check", "--config", "other.yaml"], &["config", "check", "--file", "other.yaml"]]
-    {
-        let end = End::of(&mut folder.postrider(words)).expect(78);
-        assert!(end.stderr.contains("other.yaml:1:10: unknown key `drian` in `relay`"), "{}", end.stderr);
-    }
+    let end = End::of(&mut folder.postrider(&["config", "check", "--config", "other.yaml"])).expect(78);
+    assert!(end.stderr.contains("other.yaml:1:10: unknown key `drian` in `relay`"), "{}", end.stderr);
     let end =
         End::of(folder.postrider(&["config", "check"]).env("POSTRIDER_CONFIG", "other.yaml")).expect(78);
     assert!(end.stderr.contains("did you mean `drain`?"), "{}", end.stderr);
@@ -209,4 +205,33 @@ fn fault_111_no_canary_in_any_output() {
             );
         }
     }
+}
+
+#[tokio::test]
+async fn every_command_takes_the_database_of_the_file() {
+    let database = empty_database().await;
+    // What else is in it is no concern of theirs.
+    let text = format!("database: {}\nrelay: {{ drian: 1s }}\n", database.url());
+    let folder = Folder::with(&text);
+    let elsewhere = "postgres://me@127.0.0.1:1/shop";
+    let postrider = |words: &[&str]| {
+        let mut command = folder.postrider(words);
+        command.env("DATABASE_URL", elsewhere);
+        command
+    };
+    End::of(&mut postrider(&["init"])).expect(0);
+    End::of(&mut postrider(&["emit", "order.paid", "{}"])).expect(0);
+    End::of(&mut postrider(&["dead", "list"])).expect(0);
+    End::of(postrider(&["emit", "order.paid", "{}"]).env("POSTRIDER_CONFIG", "")).expect(0);
+    End::of(&mut postrider(&["emit", "order.paid", "{}", "--config", "/dev/null"])).expect(69);
+    End::of(postrider(&["emit", "order.paid", "{}"]).env("POSTRIDER_DATABASE", elsewhere)).expect(69);
+    End::of(&mut postrider(&["emit", "order.paid", "{}", "--database", elsewhere])).expect(69);
+
+    folder.write("postrider.yaml", "database: ${NOT_SET_ANYWHERE}\n");
+    let end = End::of(&mut postrider(&["dead", "list"])).expect(78);
+    assert!(
+        end.stderr.contains("postrider.yaml:1:11") && end.stderr.contains("NOT_SET_ANYWHERE"),
+        "{}",
+        end.stderr
+    );
 }
