@@ -1,8 +1,5 @@
 //! The command line, and what happens around every command.
 
-use std::num::NonZero;
-use std::thread;
-
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -78,7 +75,7 @@ pub(crate) fn main() -> Exit {
 fn run(cli: Cli) -> Result<Exit, Failure> {
     logging::start()?;
     let mut runtime = match cli.command {
-        Command::Run(_) => relay_runtime(),
+        Command::Run(_) => Builder::new_multi_thread(),
         _ => Builder::new_current_thread(),
     };
     let runtime = runtime.enable_all().build().map_err(|error| Failure::new(Exit::Failed, error))?;
@@ -100,16 +97,6 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Command::Man(command) => command.run(cli.json),
         }
     })
-}
-
-/// With more threads than cores where there are few: while all of them are at work on events, nobody looks whether the database has
-/// answered. On two cores a backlog is worked off a sixth faster with four threads.
-fn relay_runtime() -> Builder {
-    const FEWEST: usize = 4;
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let mut runtime = Builder::new_multi_thread();
-    runtime.worker_threads(cores.max(FEWEST));
-    runtime
 }
 
 /// Help and version are answers; everything else is a wrong command line, which clap may quote, password and all.

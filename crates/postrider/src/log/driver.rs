@@ -1,10 +1,12 @@
 //! The task behind a reader: it drives the wake-up protocol, keeps the lease, reads ahead and settles.
 
+mod failing;
+mod resting;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::RngExt;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -20,10 +22,6 @@ use super::reader::{Batch, Kept, ReaderOptions, Settled};
 use super::settling::{Ended, Meanwhile, Running, end_of};
 use super::sink::Start;
 use super::wake::{Action, Event, Sleeper};
-
-/// After work a reader looks this often at the shortest interval before it sleeps or slows down: work tends to follow work, and
-/// taking a ticket costs a commit.
-const SHORT_PAUSES: u32 = 8;
 
 /// What a reader asks of its task.
 #[derive(Debug)]
@@ -312,74 +310,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Nothing was there: a few short pauses, then sleep, or pause for longer and longer.
-    async fn after_nothing(&mut self) -> Result<()> {
-        let pause = self.pause();
-        self.idle_rounds = self.idle_rounds.saturating_add(1);
-        let Some(link) = &mut self.link else { return Ok(()) };
-        // The first look that finds nothing is made again at once: at 1,000 commits per second the next one is there by then.
-        if link.sleeper.is_armed() || self.idle_rounds == 1 {
-            return Ok(());
-        }
-        let can_sleep = link.bell.silence().is_none() && self.idle_rounds > SHORT_PAUSES;
-        if can_sleep && bell::may_arm(&mut link.connection).await? {
-            link.sleeper.doze();
-            return Ok(());
-        }
-        self.rest(pause).await
-    }
-
-    /// The pause after so many rounds without a record.
-    fn pause(&self) -> Duration {
-        /// A user who prepares transactions gets no hint, so polling must not become slow.
-        const LONGEST_WITHOUT_HINT: Duration = Duration::from_millis(100);
-        let (shortest, longest) = self.options.idle;
-        let silence = self.link.as_ref().and_then(|link| link.bell.silence());
-        let longest = match silence {
-            Some(Silence::PreparedTransactions) => longest.min(LONGEST_WITHOUT_HINT),
-            _ => longest,
-        };
-        shortest.saturating_mul(1_u32 << self.idle_rounds.saturating_sub(SHORT_PAUSES).min(16)).min(longest)
-    }
-
-    /// Waits, listening, but never past the next heartbeat or a command.
-    async fn rest(&mut self, longest: Duration) -> Result<()> {
-        let Some(link) = &mut self.link else { return Ok(()) };
-        let until = *self.resting_until.get_or_insert_with(|| Instant::now() + longest);
-        let rest = until.saturating_duration_since(Instant::now()).min(link.next_duty());
-        let heard = tokio::select! {
-            heard = link.bell.wait(rest) => heard?,
-            command = self.commands.recv() => {
-                self.pending = command;
-                return Ok(());
-            }
-            ended = end_of(&mut self.settling) => {
-                self.ended = Some(ended);
-                return Ok(());
-            }
-        };
-        let event = match heard {
-            Heard::Ticket(ticket) => Event::Notified(ticket),
-            // A heartbeat in the middle of a sleep does not end it.
-            Heard::Nothing if Instant::now() < until => return Ok(()),
-            Heard::Nothing => Event::TimedOut,
-            // What was rung in between is gone: begin anew, with a look.
-            Heard::Broken => {
-                self.resting_until = None;
-                self.idle_rounds = 0;
-                link.sleeper = Sleeper::default();
-                return Ok(());
-            }
-        };
-        self.resting_until = None;
-        if event != Event::TimedOut {
-            self.idle_rounds = 0;
-            self.rung = true;
-        }
-        link.sleeper.on(event);
-        Ok(())
-    }
-
     fn begin_settling(&mut self, settle: Settle) {
         let mut holding = self.link.as_mut().map(Link::holding);
         let (commands, pending) = (&mut self.commands, &mut self.pending);
@@ -407,7 +337,7 @@ impl Driver {
                 // Whether it was stored is unknown, or somebody else stores now: only what is stored counts from here on.
                 self.drop_link();
                 self.unsettled = self.unsettled.saturating_add(1);
-                self.connect_at = Some(Instant::now() + pause_after(self.unsettled));
+                self.connect_at = Some(Instant::now() + failing::pause_after(self.unsettled));
                 self.trouble = Some(Arc::from(error.to_string()));
                 // Before the answer: what the reader takes next must not come from a connection that was just given up.
                 self.show();
@@ -422,51 +352,6 @@ impl Driver {
         match &mut self.link {
             Some(link) => lease::release(&mut link.connection, self.holder.reader).await,
             None => Ok(()),
-        }
-    }
-
-    /// The connection is of no use any more, and so is every cursor in memory that it read.
-    async fn fail(&mut self, error: &Error) {
-        self.end_settling().await;
-        self.drop_link();
-        // A lease that ran out while a round was read says the same as no answer.
-        if error.is_too_slow() || matches!(error, Error::LeaseLost { .. }) {
-            self.options.page = (self.options.page / 4).max(1);
-        }
-        self.trouble = Some(Arc::from(error.to_string()));
-        self.show();
-        self.failures = self.failures.saturating_add(1);
-        tracing::warn!(sink = self.options.sink, %error, attempt = self.failures, "reading failed; connecting again");
-        let at = Instant::now() + pause_after(self.failures);
-        self.connect_at = Some(self.connect_at.map_or(at, |planned| planned.max(at)));
-    }
-
-    /// Tells the reader, and everybody who waits for an answer meanwhile: it may not ask for more before it has settled what it has.
-    async fn end(&mut self, error: Error) {
-        self.end_settling().await;
-        self.drop_link();
-        self.trouble = Some(Arc::from(error.to_string()));
-        self.show();
-        let gone = || Error::ReaderEnded { sink: self.options.sink.clone() };
-        let mut error = Some(error);
-        while let Some(said) = error.take() {
-            tokio::select! {
-                permit = self.batches.reserve() => {
-                    if let Ok(permit) = permit {
-                        permit.send(Err(said));
-                    }
-                    continue;
-                }
-                command = self.commands.recv() => match command {
-                    Some(Command::Settle(settle)) => drop(settle.reply.send(Err(gone()))),
-                    Some(Command::Close { reply }) => {
-                        let _ = reply.send(Ok(()));
-                        return;
-                    }
-                    None => return,
-                },
-            }
-            error = Some(said);
         }
     }
 
@@ -488,13 +373,6 @@ impl Driver {
         ))
     }
 
-    fn drop_link(&mut self) {
-        self.link = None;
-        self.ready = None;
-        self.idle_rounds = 0;
-        self.resting_until = None;
-    }
-
     fn show(&self) {
         let state = self.link.as_ref().map(|link| State {
             lanes: link.lanes.tenures(),
@@ -513,12 +391,4 @@ impl Driver {
             changed
         });
     }
-}
-
-/// The pause before connecting again, after so many failures in a row (from 1). Many that failed together should not come back together.
-fn pause_after(failures: u32) -> Duration {
-    const FIRST: Duration = Duration::from_millis(20);
-    const LONGEST: Duration = Duration::from_secs(5);
-    let pause = FIRST.saturating_mul(1_u32 << failures.saturating_sub(1).min(16)).min(LONGEST);
-    pause.mul_f64(rand::rng().random_range(0.5..1.0))
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{Connection, FromRow as _, PgConnection, Row};
 use uuid::Uuid;
 
 use super::error::Result;
@@ -233,18 +233,6 @@ pub(super) async fn promote(connection: &mut PgConnection, sink: i32, keys: &[St
 }
 
 fn due_of(row: &PgRow) -> Result<Due> {
-    let record = Record {
-        lane: row.try_get("lane")?,
-        seq: row.try_get("seq")?,
-        id: row.try_get("id")?,
-        source_id: row.try_get("source_id")?,
-        r#type: row.try_get("type")?,
-        entity: row.try_get("entity")?,
-        key: row.try_get("key")?,
-        tenant: row.try_get("tenant")?,
-        payload: row.try_get_unchecked("payload")?,
-        headers: row.try_get_unchecked("headers")?,
-        created_at: row.try_get("created_at")?,
-    };
+    let record = Record::from_row(row)?;
     Ok(Due { record, attempts: row.try_get::<i32, _>("attempts")?.unsigned_abs() })
 }

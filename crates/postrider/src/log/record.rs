@@ -1,5 +1,7 @@
 //! An event as it stands in the log.
 
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -36,5 +38,25 @@ impl Record {
         let texts = [&self.source_id, &self.entity, &self.key, &self.tenant, &self.headers];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
         size_of::<Self>() + self.r#type.len() + self.payload.len() + texts
+    }
+}
+
+/// By the names of the columns, for those who are in no hurry.
+impl FromRow<'_, PgRow> for Record {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        Ok(Self {
+            seq: row.try_get("seq")?,
+            lane: row.try_get("lane")?,
+            id: row.try_get("id")?,
+            source_id: row.try_get("source_id")?,
+            r#type: row.try_get("type")?,
+            entity: row.try_get("entity")?,
+            key: row.try_get("key")?,
+            tenant: row.try_get("tenant")?,
+            // json travels as its text; a checked decode would parse it once more.
+            payload: row.try_get_unchecked("payload")?,
+            headers: row.try_get_unchecked("headers")?,
+            created_at: row.try_get("created_at")?,
+        })
     }
 }

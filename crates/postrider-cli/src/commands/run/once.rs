@@ -1,5 +1,6 @@
 //! `postrider run --once`: what is committed now, for people with cron.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use postrider_relay::{Relay, SinkStatus, State};
@@ -13,6 +14,8 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 
 const STEP: Duration = Duration::from_millis(20);
+/// The longest pause before the database is asked again.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Delivers everything that is committed when it starts.
 pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Failure> {
@@ -23,11 +26,15 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
     let watcher = relay.watcher();
     let work = async {
         let mut trouble: Option<Instant> = None;
+        let mut questions: HashMap<String, Question> = HashMap::new();
         loop {
             let sinks = watcher();
             let mut waiting = Vec::new();
             for sink in &sinks {
-                if !is_done(sink, goal, lanes) && !is_done_by_others(&mut connection, sink).await? {
+                let question = questions.entry(sink.name.clone()).or_default();
+                let is_done = is_done(sink, goal, lanes)
+                    || question.is_due(sink) && is_done_by_others(&mut connection, sink).await?;
+                if !is_done {
                     waiting.push(sink.clone());
                 }
             }
@@ -51,6 +58,31 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
     };
     relay.stop().await;
     ended
+}
+
+/// When to ask the database about a sink. Counting what waits costs it as much as delivering: only while nothing moves here, and then
+/// less and less often.
+#[derive(Default)]
+struct Question {
+    delivered: u64,
+    pause: Duration,
+    at: Option<Instant>,
+}
+
+impl Question {
+    fn is_due(&mut self, sink: &SinkStatus) -> bool {
+        let now = Instant::now();
+        let is_due = self.delivered == sink.delivered && self.at.is_none_or(|at| at <= now);
+        if self.delivered != sink.delivered {
+            (self.delivered, self.pause) = (sink.delivered, STEP);
+        } else if is_due {
+            self.pause = (self.pause * 2).clamp(STEP, LONGEST);
+        } else {
+            return false;
+        }
+        self.at = Some(now + self.pause);
+        is_due
+    }
 }
 
 /// How far the log goes now, and how many lanes it has.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use postrider::log::cursor::Cursor;
 use postrider::log::{self, Record, round};
-use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection, Row as _};
 use time::OffsetDateTime;
 
@@ -53,8 +52,8 @@ impl Follow {
         let (follow, position) = Self::here(&mut transaction).await?;
         let statement = match past {
             Past::Nothing => None,
-            Past::Since(since) => Some(sqlx::query(include_str!("since.sql")).bind(since)),
-            Past::Last(lines) => Some(sqlx::query(include_str!("last.sql")).bind(lines)),
+            Past::Since(since) => Some(sqlx::query_as::<_, Record>(include_str!("since.sql")).bind(since)),
+            Past::Last(lines) => Some(sqlx::query_as(include_str!("last.sql")).bind(lines)),
         };
         if let Some(statement) = statement {
             let mut rows = statement
@@ -65,8 +64,8 @@ impl Follow {
                 .bind(position)
                 .fetch(&mut *transaction);
             // As they come: of a week there may be more than fits into memory.
-            while let Some(row) = poll_fn(|context| rows.as_mut().poll_next(context)).await {
-                if !show(&record(&row.map_err(log::Error::from)?)?)? {
+            while let Some(record) = poll_fn(|context| rows.as_mut().poll_next(context)).await {
+                if !show(&record.map_err(log::Error::from)?)? {
                     return Ok(None);
                 }
             }
@@ -115,20 +114,4 @@ impl Follow {
             }
         }
     }
-}
-
-fn record(row: &PgRow) -> log::error::Result<Record> {
-    Ok(Record {
-        lane: row.try_get("lane")?,
-        seq: row.try_get("seq")?,
-        id: row.try_get("id")?,
-        source_id: row.try_get("source_id")?,
-        r#type: row.try_get("type")?,
-        entity: row.try_get("entity")?,
-        key: row.try_get("key")?,
-        tenant: row.try_get("tenant")?,
-        payload: row.try_get_unchecked("payload")?,
-        headers: row.try_get_unchecked("headers")?,
-        created_at: row.try_get("created_at")?,
-    })
 }
