@@ -77,7 +77,11 @@ async fn main() -> Result<ExitCode> {
     if bench.wants(GROWTH) {
         let few = server.database(&template).await?;
         fill(&few, events / 10).await?;
-        let (_, small) = Drain { database: &few, sinks: 0 }.run("null", events / 10).await?;
+        // As often as the large ones: of several runs it is the highest.
+        let (mut drain, mut small) = (Drain { database: &few, sinks: 0 }, 0.0_f64);
+        for _ in 0..runs {
+            small = small.max(drain.run("null", events / 10).await?.1);
+        }
         bench.add(
             Figure::compared(GROWTH, "MB", memory, "a tenth of the events", small)
                 .goal(Goal::RatioAtMost(1.1)),

@@ -74,6 +74,9 @@ impl Run {
             }
         };
         supervisor.stopping();
+        tracing::info!(
+            "stopping: what was sent is settled and the lanes are handed back; another signal ends it at once"
+        );
         tokio::select! {
             () = relay.stop() => {}
             () = signals.second() => return Ok(Exit::Failed),

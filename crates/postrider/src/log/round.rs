@@ -152,12 +152,12 @@ struct Received {
 
 impl Received {
     fn take(&mut self, row: &PgRow, budget: &mut usize) -> Result<()> {
-        let kind = row.try_get::<i16, _>(0)?;
+        let kind = row.try_get_unchecked::<i16, _>(0)?;
         if kind == 0 {
             self.facts = Some(serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?);
             return Ok(());
         }
-        let (lane, seq) = (row.try_get(1)?, row.try_get(2)?);
+        let (lane, seq) = (row.try_get_unchecked(1)?, row.try_get_unchecked(2)?);
         let is_late = kind == 1;
         let is_cut = self.late_cut.is_some() || !is_late && self.cut.contains_key(&lane);
         let record = if is_cut { None } else { Some(record(row)?) };
@@ -234,19 +234,20 @@ impl Received {
     }
 }
 
+/// Unchecked: the statement casts every column to the type that is decoded here, and asking again for every value costs time. json
+/// travels as its text; a checked decode would parse every payload once more.
 fn record(row: &PgRow) -> Result<Record> {
     Ok(Record {
-        lane: row.try_get(1)?,
-        seq: row.try_get(2)?,
-        id: row.try_get(3)?,
-        source_id: row.try_get(4)?,
-        r#type: row.try_get(5)?,
-        entity: row.try_get(6)?,
-        key: row.try_get(7)?,
-        tenant: row.try_get(8)?,
-        // json travels as its text; a checked decode would parse every payload once more.
+        lane: row.try_get_unchecked(1)?,
+        seq: row.try_get_unchecked(2)?,
+        id: row.try_get_unchecked(3)?,
+        source_id: row.try_get_unchecked(4)?,
+        r#type: row.try_get_unchecked(5)?,
+        entity: row.try_get_unchecked(6)?,
+        key: row.try_get_unchecked(7)?,
+        tenant: row.try_get_unchecked(8)?,
         payload: row.try_get_unchecked(9)?,
         headers: row.try_get_unchecked(10)?,
-        created_at: row.try_get(11)?,
+        created_at: row.try_get_unchecked(11)?,
     })
 }
