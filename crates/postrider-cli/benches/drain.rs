@@ -3,13 +3,12 @@
 //! `./dev bench drain [--strict] [--quick] [FIGURE-FILTER...]`, written to `target/bench/drain.json`. The relay is the real binary with its
 //! default settings (`max_in_flight` 1000), started anew for each run; its time includes starting, connecting and handing the lanes back.
 
-use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use postrider_testkit::bench::{Bench, Figure, Goal, pairs};
+use postrider_testkit::bench::{Bench, Figure, Goal, copy_log, pairs, print_facts};
 use postrider_testkit::{Database, PostgresServer, Settings, Template, Version};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::process::Command;
@@ -47,7 +46,7 @@ async fn main() -> Result<ExitCode> {
                 memory = memory.max(peak);
                 Ok(rate)
             },
-            async || copy_all(&database, events).await,
+            async || copy_log(&database, events).await,
         )
         .await?;
         bench.add(
@@ -63,7 +62,7 @@ async fn main() -> Result<ExitCode> {
                 let _ = std::fs::remove_file(&file);
                 Ok(drain.run(&format!("file:{}", file.display()), events).await?.0)
             },
-            async || copy_all(&database, events).await,
+            async || copy_log(&database, events).await,
         )
         .await?;
         std::fs::remove_dir_all(&folder)?;
@@ -165,18 +164,6 @@ async fn init(url: &str) -> Result<()> {
     Ok(())
 }
 
-async fn print_facts(server: &PostgresServer) -> Result<()> {
-    let mut connection = server.connect().await?;
-    let mut facts = Vec::new();
-    for name in ["server_version", "fsync", "synchronous_commit", "shared_buffers"] {
-        let value: String =
-            sqlx::query_scalar("select current_setting($1)").bind(name).fetch_one(&mut connection).await?;
-        facts.push(format!("{name} {value}"));
-    }
-    println!("PostgreSQL: {}; {} cores\n", facts.join(", "), std::thread::available_parallelism()?);
-    Ok(())
-}
-
 /// Fills the log in one transaction.
 async fn fill(database: &Database, events: u32) -> Result<()> {
     let mut connection = database.connect().await?;
@@ -195,27 +182,4 @@ async fn fill(database: &Database, events: u32) -> Result<()> {
 async fn run(connection: &mut PgConnection, statement: &str) -> Result<()> {
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await?;
     Ok(())
-}
-
-/// Rows per second of a client that drains COPY of the same columns.
-async fn copy_all(database: &Database, events: u32) -> Result<f64> {
-    let begin = Instant::now();
-    let mut connection = database.connect().await?;
-    let mut rows = 0;
-    {
-        let mut stream = connection
-            .copy_out_raw(
-                "copy (select lane, seq, id, source_id, type, entity, key, tenant, payload, headers, created_at
-                       from postrider.events order by seq) to stdout",
-            )
-            .await?;
-        while let Some(row) = poll_fn(|context| stream.as_mut().poll_next(context)).await {
-            row?;
-            rows += 1;
-        }
-    }
-    let seconds = begin.elapsed().as_secs_f64();
-    connection.close().await?;
-    ensure!(rows == events, "{rows} rows were copied, {events} are there");
-    Ok(f64::from(events) / seconds)
 }

@@ -19,7 +19,7 @@ use postrider_relay::sinks::{Custom, Target};
 use postrider_relay::{
     Message, Outcome, Relay, RelaySettings, Report, Sink, SinkSettings, State, Unavailable,
 };
-use postrider_testkit::bench::{Bench, Figure, Goal, quantile};
+use postrider_testkit::bench::{Bench, Figure, Goal, print_facts, quantile};
 use postrider_testkit::{Database, PostgresServer, Settings, Template, Version};
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
@@ -184,16 +184,4 @@ fn print_distribution(of: &str, times: &[f64]) {
     let line: Vec<String> =
         shares.iter().map(|share| format!("p{} {:.2}", share * 100.0, quantile(times, *share))).collect();
     println!("{of}: {}", line.join("  "));
-}
-
-async fn print_facts(server: &PostgresServer) -> Result<()> {
-    let mut connection = server.connect().await?;
-    let mut facts = Vec::new();
-    for name in ["server_version", "fsync", "synchronous_commit", "shared_buffers"] {
-        let value: String =
-            sqlx::query_scalar("select current_setting($1)").bind(name).fetch_one(&mut connection).await?;
-        facts.push(format!("{name} {value}"));
-    }
-    println!("PostgreSQL: {}; {} cores\n", facts.join(", "), std::thread::available_parallelism()?);
-    Ok(())
 }

@@ -3,6 +3,8 @@
 //! A comparison runs *ours, rival, rival again* several times over: the median of ours/rival is the figure, the median of
 //! rival/rival beside it says how much of that is noise of the machine.
 
+mod rivals;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -10,6 +12,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
+
+pub use rivals::{copy_log, print_facts};
 
 /// Exit code of `--strict` when a goal is missed.
 const MISSED: u8 = 2;

@@ -1,11 +1,10 @@
 //! Reading the whole log: against COPY, against a poller that claims and marks, and what it leaves behind.
 
-use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use postrider_testkit::Database;
-use postrider_testkit::bench::{Bench, Figure, Goal, pairs};
+use postrider_testkit::bench::{Bench, Figure, Goal, copy_log, pairs};
 use sqlx::{Connection, Row};
 
 use crate::world::{World, count, fill, read_all, run};
@@ -29,7 +28,7 @@ pub(crate) async fn figures(world: &World, bench: &mut Bench) -> Result<()> {
         read_all(&database, &format!("null {sinks}"), events).await
     };
     if bench.wants(AGAINST_COPY) || bench.wants(DEAD) {
-        let measured = pairs(runs, &mut reader, async || copy_all(&database, events).await).await?;
+        let measured = pairs(runs, &mut reader, async || copy_log(&database, events).await).await?;
         bench.add(
             Figure::paired(AGAINST_COPY, "events/s", "COPY in order", &measured)
                 .goal(Goal::RatioAtLeast(0.8)),
@@ -54,30 +53,6 @@ pub(crate) async fn figures(world: &World, bench: &mut Bench) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Rows per second of a client that drains COPY of the same columns.
-async fn copy_all(database: &Database, events: u32) -> Result<f64> {
-    let begin = Instant::now();
-    let mut connection = database.connect().await?;
-    let mut rows = 0;
-    {
-        let mut stream = connection
-            .copy_out_raw(
-                "copy (select lane, seq, id, source_id, type, entity, key, tenant, payload, headers, created_at
-                       from postrider.events order by seq) to stdout",
-            )
-            .await?;
-        // One message is one row.
-        while let Some(row) = poll_fn(|context| stream.as_mut().poll_next(context)).await {
-            row?;
-            rows += 1;
-        }
-    }
-    let seconds = begin.elapsed().as_secs_f64();
-    connection.close().await?;
-    ensure!(rows == events, "{rows} rows were copied, {events} are there");
-    Ok(f64::from(events) / seconds)
 }
 
 /// Rows per second of the usual poller, for the first `polled` of so many: claim 250, publish (nothing here), mark them.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use postrider::log::{Reader, ReaderOptions, Start};
 use postrider::schema::{self, Install};
+use postrider_testkit::bench::print_facts;
 use postrider_testkit::{Database, PostgresServer, Settings, Template, Version};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -32,17 +33,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start() -> Result<Self> {
         let server = PostgresServer::private(Version::V15, Settings::durable()).await?;
-        let mut connection = server.connect().await?;
-        let mut facts = Vec::new();
-        for name in ["server_version", "fsync", "synchronous_commit", "shared_buffers"] {
-            let value: String = sqlx::query_scalar("select current_setting($1)")
-                .bind(name)
-                .fetch_one(&mut connection)
-                .await?;
-            facts.push(format!("{name} {value}"));
-        }
-        let cores = std::thread::available_parallelism()?;
-        println!("PostgreSQL: {}; {cores} cores\n", facts.join(", "));
+        print_facts(&server).await?;
         Ok(Self { server })
     }
 
