@@ -72,16 +72,16 @@ struct Question {
 impl Question {
     fn is_due(&mut self, sink: &SinkStatus) -> bool {
         let now = Instant::now();
-        let is_due = self.delivered == sink.delivered && self.at.is_none_or(|at| at <= now);
         if self.delivered != sink.delivered {
-            (self.delivered, self.pause) = (sink.delivered, STEP);
-        } else if is_due {
-            self.pause = (self.pause * 2).clamp(STEP, LONGEST);
-        } else {
+            *self = Self { delivered: sink.delivered, pause: STEP, at: Some(now + STEP) };
             return false;
         }
+        if self.at.is_some_and(|at| now < at) {
+            return false;
+        }
+        self.pause = (self.pause * 2).clamp(STEP, LONGEST);
         self.at = Some(now + self.pause);
-        is_due
+        true
     }
 }
 
