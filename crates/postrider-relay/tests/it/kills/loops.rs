@@ -27,13 +27,17 @@ struct Toll {
 
 impl Toll {
     /// How long the longest takeover was. A relay that died while the lease of another ran was still counted on to take its share:
-    /// from then on.
+    /// from then on, and so forth.
     fn longest_takeover(&self) -> Duration {
         let takeovers = self.takeovers.lock().unwrap();
         let length = |(killed, over): &(Instant, Instant)| {
-            let others = takeovers.iter().map(|(other, _)| *other);
-            let last = others.filter(|other| *other >= *killed && *other < *killed + LEASE).max();
-            over.duration_since(last.unwrap_or(*killed))
+            let mut last = *killed;
+            let within =
+                |last: Instant| move |other: &Instant| *other > last && *other < (last + LEASE).min(*over);
+            while let Some(next) = takeovers.iter().map(|(other, _)| *other).filter(within(last)).max() {
+                last = next;
+            }
+            over.duration_since(last)
         };
         takeovers.iter().map(length).max().unwrap_or_default()
     }
