@@ -22,7 +22,7 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) 
     if let Some(found) = report.seen("connections", counted)? {
         let Connections { used, ours, usable } = found;
         let detail = format!("{used} of {usable} are in use, {ours} of them by postrider");
-        let remedy = "a relay takes two for each sink and those of its pool: raise max_connections, or put a pooler before the applications";
+        let remedy = "a relay takes three for each sink, those of its pool and one for metrics: raise max_connections, or put a pooler before the applications";
         match 100 * used / usable.max(1) {
             90.. => report.bad("connections", detail, remedy),
             75.. => report.warn("connections", detail, remedy),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use postrider_relay::{Relay, SinkStatus, State};
 use sqlx::PgConnection;
+use sqlx::postgres::PgConnectOptions;
 
 use super::failure;
 use super::signals::Signals;
@@ -20,7 +21,12 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Delivers everything that is committed when it starts.
 pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
-    let mut connection = connect::open(config.relay.database.clone()).await?;
+    // What is asked has large plans over little data.
+    let database = config.relay.database.clone().options([("jit", "off")]);
+    let mut connection = tokio::select! {
+        opened = open(database, patience) => opened?,
+        _ = signals.next() => return Ok(Exit::Failed),
+    };
     let (goal, lanes) = goal(&mut connection).await?;
     let mut relay = Relay::start(config.relay).map_err(failure)?;
     let watcher = relay.watcher();
@@ -32,9 +38,8 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
             let mut waiting = Vec::new();
             for sink in &sinks {
                 let question = questions.entry(sink.name.clone()).or_default();
-                let is_done = is_done(sink, goal, lanes)
-                    || question.is_due(sink) && is_done_by_others(&mut connection, sink).await?;
-                if !is_done {
+                let is_due = question.is_due(sink, seems_done(sink, goal, lanes));
+                if !(is_due && is_done(&mut connection, sink, goal).await?) {
                     waiting.push(sink.clone());
                 }
             }
@@ -60,8 +65,20 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
     ended
 }
 
-/// When to ask the database about a sink. Counting what waits costs it as much as delivering: only while nothing moves here, and then
-/// less and less often.
+/// A database that is away may come back.
+async fn open(database: PgConnectOptions, patience: Duration) -> Result<PgConnection, Failure> {
+    let begun = Instant::now();
+    loop {
+        match connect::open(database.clone()).await {
+            Err(failure) if failure.exit() == Exit::Unavailable && begun.elapsed() < patience => {
+                tokio::time::sleep(STEP * 10).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// When to ask the database about a sink: when it seems to be done, or nothing moves here; and then less and less often.
 #[derive(Default)]
 struct Question {
     delivered: u64,
@@ -70,9 +87,9 @@ struct Question {
 }
 
 impl Question {
-    fn is_due(&mut self, sink: &SinkStatus) -> bool {
+    fn is_due(&mut self, sink: &SinkStatus, seems_done: bool) -> bool {
         let now = Instant::now();
-        if self.delivered != sink.delivered {
+        if self.delivered != sink.delivered && !seems_done {
             *self = Self { delivered: sink.delivered, pause: STEP, at: Some(now + STEP) };
             return false;
         }
@@ -97,21 +114,30 @@ async fn goal(connection: &mut PgConnection) -> Result<(i64, usize), Failure> {
     Ok((goal, usize::try_from(lanes).unwrap_or_default()))
 }
 
-/// This relay holds every lane and has settled as far as the log went.
-fn is_done(sink: &SinkStatus, goal: i64, lanes: usize) -> bool {
+/// This relay holds every lane and has settled as far as the log went. What a transaction wrote before that and committed late may
+/// still be owed.
+fn seems_done(sink: &SinkStatus, goal: i64, lanes: usize) -> bool {
     sink.lanes.len() == lanes && sink.settled_position.is_some_and(|position| position >= goal)
 }
 
-/// Others hold lanes of it: then only the database knows.
-async fn is_done_by_others(connection: &mut PgConnection, sink: &SinkStatus) -> Result<bool, Failure> {
+/// Nothing of what was written up to the goal, and is committed, is owed to the sink. Whoever has delivered it.
+async fn is_done(connection: &mut PgConnection, sink: &SinkStatus, goal: i64) -> Result<bool, Failure> {
     if sink.state == State::Starting {
         return Ok(false);
     }
-    let nothing_waits =
-        sqlx::query_scalar("select count(*) > 0 and sum(events) = 0 from postrider.backlog where sink = $1")
-            .bind(&sink.name)
-            .fetch_one(connection)
-            .await;
+    let nothing_waits = sqlx::query_scalar(
+        "select exists (select from postrider.cursors where sink = $1)
+            and not exists (
+                select from postrider.cursors c
+                cross join lateral (
+                    select e.seq from postrider.events e where e.lane = c.lane and e.seq > c.position order by e.lane, e.seq limit 1) e
+                where c.sink = $1 and e.seq <= $2)
+            and not exists (select from postrider.late where sink = $1 and seq <= $2)",
+    )
+    .bind(&sink.name)
+    .bind(goal)
+    .fetch_one(connection)
+    .await;
     nothing_waits.map_err(|error| postrider::log::Error::from(error).into())
 }
 
