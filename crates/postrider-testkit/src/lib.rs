@@ -46,3 +46,8 @@ pub use seed::Seed;
 pub use server::{CommandLine, Place, Server, Service, Stop, StopTarget, run_to_end};
 pub use tls::{Authority, Certificate};
 pub use user::User;
+
+/// Where `./dev setup` keeps the servers and tools it fetched.
+pub fn cache() -> std::path::PathBuf {
+    std::env::var_os("POSTRIDER_CACHE").map_or_else(|| "/var/cache/postrider".into(), Into::into)
+}

@@ -26,9 +26,7 @@ fn read(path: impl AsRef<Path>) -> String {
 
 /// What `./dev setup` fetched with pip.
 fn pip() -> PathBuf {
-    std::env::var_os("POSTRIDER_CACHE")
-        .map_or_else(|| "/var/cache/postrider".into(), PathBuf::from)
-        .join("pip")
+    postrider_testkit::cache().join("pip")
 }
 
 /// A directory that goes away.

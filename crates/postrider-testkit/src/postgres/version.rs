@@ -56,9 +56,7 @@ impl Version {
     }
 
     fn downloaded(self) -> PathBuf {
-        let cache =
-            std::env::var_os("POSTRIDER_CACHE").map_or_else(|| "/var/cache/postrider".into(), PathBuf::from);
-        cache.join(format!("pg/node_modules/pg{self}/native/bin"))
+        crate::cache().join(format!("pg/node_modules/pg{self}/native/bin"))
     }
 }
 

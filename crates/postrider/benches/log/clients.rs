@@ -6,6 +6,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use postrider::log::ring::{self, Retention};
+use postrider::log::{Start, sink};
 use postrider_testkit::Database;
 use postrider_testkit::bench::{Bench, Figure, Goal, Pairs};
 use sqlx::postgres::PgListener;
@@ -18,6 +20,7 @@ use crate::world::{Running, World, run};
 const AWAKE: &str = "4 emit with 32 clients, reader awake";
 const ASLEEP: &str = "4 emit with 32 clients, reader asleep";
 const PLAIN: &str = "4 emit with 32 clients, beside an insert";
+const FULL: &str = "4 emit with 32 clients, every slot full and owed";
 const NOTIFYING: &str = "4 every commit notifies (never so)";
 const SILENT: &str = "emit without the hint";
 
@@ -31,6 +34,9 @@ const WARM_UP: Duration = Duration::from_millis(30);
 const PAYLOAD: &str = r#"{"order":7,"customer":"customer-7","total":4711,"currency":"EUR","note":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}"#;
 
 pub(crate) async fn figures(world: &World, bench: &mut Bench) -> Result<()> {
+    if bench.wants(FULL) {
+        with_every_slot_full(world, bench).await?;
+    }
     if ![AWAKE, ASLEEP, PLAIN, NOTIFYING].iter().any(|figure| bench.wants(figure)) {
         return Ok(());
     }
@@ -115,6 +121,45 @@ async fn with_a_reader(
         let measured = Pairs { noise: control.noise, ..Pairs::of(&beside) };
         bench.add(Figure::paired(PLAIN, "events/s", "plain insert", &measured));
     }
+    Ok(())
+}
+
+/// No relay has run for long: every slot holds events that a sink has not got, and the last one grows.
+async fn with_every_slot_full(world: &World, bench: &mut Bench) -> Result<()> {
+    let (full, empty) = (world.database().await?, world.database().await?);
+    let mut side = full.connect().await?;
+    sink::open(&mut side, "away", Start::Earliest).await?;
+    let fill = format!(
+        "select count(postrider.emit('order.paid', '{PAYLOAD}', key => 'customer-' || n)) from generate_series(1, {}) n",
+        bench.size(100_000, 5_000)
+    );
+    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+    for slot in 1..=ring::SLOTS {
+        run(&mut side, &fill).await?;
+        let turned = ring::turn(&mut side, at_once).await?;
+        ensure!(matches!(turned, ring::Turn::Held(_)) == (slot == ring::SLOTS), "{turned:?}");
+    }
+    run(&mut side, "checkpoint").await?;
+    side.close().await?;
+    let emit = emitting("emit");
+    let mut clients = [Clients::connect(&full).await?, Clients::connect(&empty).await?];
+    for clients in &mut clients {
+        clients.rate(&emit, Duration::from_secs(1)).await?;
+    }
+    let mut measured = Vec::new();
+    for repetition in 0..bench.size(60, 5) {
+        let (mut with, mut without) = (0.0, Vec::new());
+        for turn in 0..3 {
+            if turn == repetition % 3 {
+                with = clients[0].rate(&emit, WARM_UP).await?;
+            } else {
+                without.push(clients[1].rate(&emit, WARM_UP).await?);
+            }
+        }
+        measured.push((with, without[0], without[1]));
+    }
+    let goal = Goal::RatioAtLeast(0.95);
+    bench.add(Figure::paired(FULL, "events/s", "emit into an empty ring", &Pairs::of(&measured)).goal(goal));
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 mod frozen;
 pub(crate) mod notify;
 mod pooler;
+mod supply_chain;
 mod tampering;
-mod unsafe_code;
 
 use std::time::{Duration, Instant};
 

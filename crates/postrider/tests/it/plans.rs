@@ -47,10 +47,15 @@ async fn explain(
     );
     sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *connection).await.unwrap();
     let execute = format!(
-        "explain (analyze, buffers, costs off, timing off, format json)
-         execute {name} ('{snapshot}', null, null, array_fill({position}::bigint, array[16]), array_fill(null::bigint, array[16]), 1000, 16000)"
+        "execute {name} ('{snapshot}', null, null, array_fill({position}::bigint, array[16]), array_fill(null::bigint, array[16]), 1000, 16000)"
     );
-    let rows = sqlx::raw_sql(AssertSqlSafe(execute)).fetch_all(connection).await.unwrap();
+    plan_of(connection, &execute).await
+}
+
+/// The plan of a statement without parameters, with the buffers it really touched.
+pub async fn plan_of(connection: &mut PgConnection, statement: &str) -> Value {
+    let explain = format!("explain (analyze, buffers, costs off, timing off, format json) {statement}");
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(connection).await.unwrap();
     let text: String = sqlx::Row::try_get_unchecked(&rows[0], 0).unwrap();
     serde_json::from_str::<Value>(&text).unwrap()[0]["Plan"].take()
 }
@@ -60,7 +65,7 @@ fn nodes(plan: &Value) -> Vec<&Value> {
     std::iter::once(plan).chain(children).collect()
 }
 
-fn buffers(plan: &Value) -> i64 {
+pub fn buffers(plan: &Value) -> i64 {
     ["Shared Hit Blocks", "Shared Read Blocks"].iter().map(|key| plan[key].as_i64().unwrap()).sum()
 }
 
@@ -143,11 +148,7 @@ async fn fill_slot(connection: &mut PgConnection, rows: u32, transactions: u32) 
 
 /// The buffers that asking whether a slot is owed touches, and whether every row of the slot was found by a probe of an index.
 async fn asking(connection: &mut PgConnection, statement: &str) -> (i64, bool) {
-    let statement = statement.replace("events_N", "events_0");
-    let explain = format!("explain (analyze, buffers, costs off, timing off, format json) {statement}");
-    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(connection).await.unwrap();
-    let text: String = sqlx::Row::try_get_unchecked(&rows[0], 0).unwrap();
-    let plan = serde_json::from_str::<Value>(&text).unwrap()[0]["Plan"].take();
+    let plan = plan_of(connection, &statement.replace("events_N", "events_0")).await;
     let scans: Vec<&Value> =
         nodes(&plan).into_iter().filter(|node| node["Relation Name"] == "events_0").collect();
     assert!(!scans.is_empty(), "{plan}");

@@ -51,3 +51,20 @@ async fn only_something_that_really_writes_flushes() {
     run(&mut reader.connection, "select pg_logical_emit_message(true, 'postrider', '')").await;
     assert!(reader.peek().await.facts.flushed >= inserted);
 }
+
+/// What a writer that stays open has written is in the log's insert position, and nobody has a reason to flush it.
+#[tokio::test]
+async fn polling_alone_never_ends_beside_an_open_writer() {
+    let (_server, database) = lazy_server().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut reader = Hand::open(&database).await;
+    run(&mut writer, "begin").await;
+    emit(&mut writer, "open", "a").await;
+    let inserted = reader.peek().await.facts.inserted;
+    for _ in 0..2_000 {
+        assert!(reader.peek().await.facts.flushed < inserted, "somebody flushed it after all");
+    }
+    flush::until_durable(&mut reader.connection, inserted, 0).await.unwrap();
+    assert!(reader.peek().await.facts.flushed >= inserted);
+    run(&mut writer, "rollback").await;
+}

@@ -181,6 +181,47 @@ async fn the_slot_is_checked_again_under_its_lock() {
     );
 }
 
+/// A rotator has read which slot is current, and another one turns the ring before the first has locked the slot it chose. By hand up to
+/// there, because the real one holds the table of slots.
+#[tokio::test]
+async fn two_rotators_exclude_each_other() {
+    async fn script(with_lock: bool) -> Result<i16, String> {
+        let database = database().await;
+        let (mut first, mut second) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+        let (mut writer, mut watcher) =
+            (database.connect().await.unwrap(), database.connect().await.unwrap());
+        run(&mut watcher, "insert into postrider.ring (slot) select generate_series(0, 7)").await;
+        run(&mut first, "begin isolation level read committed").await;
+        if with_lock {
+            run(&mut first, "lock table postrider.ring in exclusive mode").await;
+        }
+        assert_eq!(ring::current(&mut first).await.unwrap(), 0);
+        let turn = tokio::spawn(async move { ring::turn(&mut second, AT_ONCE).await.unwrap() });
+        let turned = if with_lock {
+            somebody_waits_for(&mut watcher, "postrider.ring").await;
+            None
+        } else {
+            Some(turn.await.unwrap())
+        };
+        run(&mut first, "lock table postrider.events_1 in access exclusive mode nowait").await;
+        let written: Result<i16, sqlx::Error> = async {
+            sqlx::raw_sql("set lock_timeout = '100ms'").execute(&mut writer).await?;
+            sqlx::raw_sql("select postrider.emit('n', '{}'::json)").execute(&mut writer).await?;
+            sqlx::query_scalar("select slot from postrider.events_0").fetch_one(&mut writer).await
+        }
+        .await;
+        run(&mut first, "rollback").await;
+        assert_eq!(turned, (!with_lock).then_some(Turn::To(1)));
+        written.map_err(|error| error.as_database_error().unwrap().code().unwrap().into_owned())
+    }
+    assert_eq!(script(true).await, Ok(0), "the chosen slot is not the current one");
+    assert_eq!(
+        script(false).await,
+        Err("55P03".to_owned()),
+        "producers wait behind the second rotator's lock"
+    );
+}
+
 /// The real one, with a writer in the way: while the writer is open the slot is in use, afterwards it is owed.
 #[tokio::test]
 async fn a_slot_with_an_open_writer_is_passed_over() {

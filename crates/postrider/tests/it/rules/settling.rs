@@ -8,6 +8,7 @@ use postrider_testkit::{PostgresServer, Settings, Version};
 use uuid::Uuid;
 
 use super::Hand;
+use crate::plans::{buffers, plan_of};
 use crate::support::{PATIENCE, database, database_on, emit, open, reading, run};
 
 /// A late row's position is passed already: only the snapshot tells that it was delivered.
@@ -103,6 +104,40 @@ async fn a_frozen_readers_progress_counts_for_nothing() {
     .await
     .unwrap();
     assert!(by_number_alone, "without the epoch the stale row would count: everything again");
+}
+
+/// Somebody's old snapshot keeps every version of an updated row, and whoever wants the newest walks over them.
+#[tokio::test]
+async fn a_cursor_is_appended_and_not_updated() {
+    const APPENDED: &str = include_str!("../../../src/log/sql/cursors.sql");
+    const UPDATED: &str = "select * from in_place where sink = 'by hand'";
+    async fn script(appended: bool) -> (i64, i64) {
+        let database = database().await;
+        let mut holder = database.connect().await.unwrap();
+        let mut reader = Hand::open(&database).await;
+        run(
+            &mut reader.connection,
+            "create table in_place as select * from postrider.cursors; alter table in_place add primary key (sink, lane)",
+        )
+        .await;
+        run(&mut holder, "begin isolation level repeatable read; select pg_current_xact_id()").await;
+        let load = if appended { APPENDED } else { UPDATED };
+        let load = load.replace("$1", &reader.tenure.sink.to_string());
+        reader.settle().await;
+        let first = buffers(&plan_of(&mut reader.connection, &load).await);
+        for _ in 0..1_000 {
+            if appended {
+                reader.settle().await;
+            } else {
+                run(&mut reader.connection, "update in_place set position = position + 1").await;
+            }
+        }
+        (first, buffers(&plan_of(&mut reader.connection, &load).await))
+    }
+    let (first, last) = script(true).await;
+    assert!(last <= 2 * first, "the cursors took {first} buffers to load, then {last}");
+    let (first, last) = script(false).await;
+    assert!(last > 20 * first, "updated in place: {first} buffers, then {last}");
 }
 
 /// It was silent, somebody took its lanes, and it comes back: it must not read on as if nothing had happened.
