@@ -129,13 +129,13 @@ async fn with_every_slot_full(world: &World, bench: &mut Bench) -> Result<()> {
     let (full, empty) = (world.database().await?, world.database().await?);
     let mut side = full.connect().await?;
     sink::open(&mut side, "away", Start::Earliest).await?;
-    let fill = format!(
+    let owed_events = format!(
         "select count(postrider.emit('order.paid', '{PAYLOAD}', key => 'customer-' || n)) from generate_series(1, {}) n",
         bench.size(100_000, 5_000)
     );
     let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None };
     for slot in 1..=ring::SLOTS {
-        run(&mut side, &fill).await?;
+        run(&mut side, &owed_events).await?;
         let turned = ring::turn(&mut side, at_once).await?;
         ensure!(matches!(turned, ring::Turn::Held(_)) == (slot == ring::SLOTS), "{turned:?}");
     }
