@@ -26,8 +26,11 @@ fn fault_116_every_crate_forbids_unsafe_code() {
     assert!(workspace.contains("unsafe_code = \"forbid\""));
 }
 
+/// Paths and their texts.
+type Files<'a> = &'a [(&'a str, &'a str)];
+
 /// A crate with one dependency `inner`, and what cargo deny says to it under our rules.
-fn judged(inner: &str, files: &[(&str, &str)]) -> (bool, String) {
+fn judged(inner: &str, files: Files<'_>) -> (bool, String) {
     // Goes away with the run.
     let folder = Run::current().unwrap().dir().join(format!("deny-{:08x}", rand::random::<u32>()));
     let here = folder.to_str().unwrap();
@@ -80,7 +83,7 @@ fn fault_116_a_dependency_that_breaks_a_rule_is_refused() {
     let gpl = "[package]\nname = \"inner\"\nversion = \"1.0.0\"\nlicense = \"GPL-3.0-only\"";
     let newer = "[package]\nname = \"inner\"\nversion = \"2.0.0\"\nlicense = \"MIT\"";
     let twice = format!("{BY_PATH}\nnewer = {{ package = \"inner\", path = \"newer\" }}");
-    let broken: [(&str, &[(&str, &str)], &str); 4] = [
+    let broken: [(&str, Files<'_>, &str); 4] = [
         (BY_PATH, &[("inner/Cargo.toml", gpl)], "failed to satisfy license requirements"),
         (BY_PATH, &[("inner/build.rs", "fn main() {}")], "error[build-script-not-allowed]"),
         (&twice, &[("newer/Cargo.toml", newer), ("newer/src/lib.rs", "")], "error[duplicate]"),
