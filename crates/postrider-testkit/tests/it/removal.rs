@@ -3,12 +3,13 @@
 //! The tests start this test binary again, for one of the `child_…` tests that do nothing otherwise.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use postrider_testkit::{PostgresServer, Process, Run, Settings, Version};
+use postrider_testkit::{PostgresServer, Process, Run, Settings, Signal, Version};
 
 /// Set for a child, so that the same test does nothing in an ordinary run.
 const CHILD: &str = "POSTRIDER_TESTKIT_CHILD";
@@ -30,6 +31,8 @@ fn start(test: &str) -> Result<Victim> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
+        // As a shell would: a terminal's Ctrl-C goes to everybody in the group.
+        .process_group(0)
         .spawn()?;
     let mut stdout = BufReader::new(child.stdout.take().context("stdout is piped")?);
     let mut line = String::new();
@@ -117,6 +120,13 @@ fn after_kill_9() -> Result<()> {
 }
 
 #[test]
+fn after_ctrl_c() -> Result<()> {
+    let victim = start("removal::child_waits")?;
+    rustix::process::kill_process_group(rustix::process::Pid::from_child(&victim.child), Signal::INT)?;
+    victim.assert_all_gone()
+}
+
+#[test]
 fn after_a_panic() -> Result<()> {
     start("removal::child_panics")?.assert_all_gone()
 }
@@ -141,7 +151,7 @@ fn after_the_guardian_was_killed() -> Result<()> {
     let mut victim = start("removal::child_waits")?;
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", victim.server.pid()))?;
     let guardian = stat.rsplit_once(") ").context("stat")?.1.split(' ').nth(1).context("parent")?.parse()?;
-    Process::find(guardian).context("guardian")?.signal(postrider_testkit::Signal::KILL)?;
+    Process::find(guardian).context("guardian")?.signal(Signal::KILL)?;
     victim.server.wait_gone(PATIENCE)?;
     victim.child.kill()?;
     victim.assert_all_gone()
