@@ -31,9 +31,23 @@ pub(crate) fn parse(text: &str) -> Result<i64, String> {
     }
 }
 
+/// So many bytes, with one digit behind the point.
+pub(crate) fn text(bytes: i64) -> String {
+    const UNITS: &[(i64, &str)] = &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    let Some((unit, name)) = UNITS.iter().find(|(unit, _)| bytes >= *unit) else {
+        return format!("{bytes} B");
+    };
+    format!("{}.{} {name}", bytes / unit, bytes % unit * 10 / unit)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{parse, text};
+
+    #[test]
+    fn sizes_are_shown_in_the_largest_unit() {
+        assert_eq!([text(12), text(73_728), text(2_500_000_000)], ["12 B", "73.7 kB", "2.5 GB"]);
+    }
 
     #[test]
     fn takes_units_of_both_kinds_and_plain_bytes() {

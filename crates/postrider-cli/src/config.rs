@@ -132,16 +132,26 @@ pub(crate) fn load(source: &Source, overrides: &Overrides) -> Result<Config, Fai
     }
 }
 
-/// The names of the sinks in the file, for those who only ask which there are; `None` without a file. Variables need not be set.
-pub(crate) fn sink_names(source: &Source) -> Result<Option<Vec<String>>, Failure> {
+/// What the file says about the log, for those who only look at it. Nothing without a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Outline {
+    /// The names of the sinks, where there is a file.
+    pub(crate) sinks: Option<Vec<String>>,
+    /// Above this the log is shortened.
+    pub(crate) max_log_size: Option<u64>,
+}
+
+/// Reads the outline. Variables need not be set.
+pub(crate) fn outline(source: &Source) -> Result<Outline, Failure> {
     if source.file().is_none() {
-        return Ok(None);
+        return Ok(Outline::default());
     }
     let examined = examine(source, &Overrides::default(), Depth::Syntax)?;
     if !examined.report.is_empty() {
         return Err(Failure::new(Exit::Configuration, examined.report));
     }
-    Ok(Some(examined.file.sinks.keys().cloned().collect()))
+    let max_log_size = examined.file.log.max_log_size.map(|size| size.0);
+    Ok(Outline { sinks: Some(examined.file.sinks.keys().cloned().collect()), max_log_size })
 }
 
 /// Looks at a configuration without refusing it. Fails only if the file cannot be read.

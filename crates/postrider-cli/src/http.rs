@@ -48,6 +48,8 @@ pub(crate) struct Settings {
 pub(crate) struct Limits {
     /// How long the log keeps delivered events: says when the ring should have turned.
     pub(crate) retention: Duration,
+    /// How large it may be, where that is limited.
+    pub(crate) max_log_size: Option<u64>,
     pub(crate) alerts: Alerts,
 }
 

@@ -89,6 +89,8 @@ struct Pipeline {
     trouble: Option<String>,
     /// Whether anything was stored since it began.
     has_settled: bool,
+    /// Slots that the reader had emptied before their time when it was last counted.
+    shortened: u64,
 }
 
 impl Pipeline {

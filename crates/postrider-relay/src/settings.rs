@@ -78,6 +78,9 @@ pub struct LogSettings {
     pub retention: Duration,
     /// The current slot of the ring is also closed beyond this many bytes, if another is free.
     pub max_slot_size: Option<u64>,
+    /// Above this many bytes in all slots, delivered events are removed before their retention is over, the oldest first. Undelivered ones
+    /// never are.
+    pub max_log_size: Option<u64>,
     /// A relay that is silent for so long loses its lanes.
     pub lease: Duration,
     /// The first and the longest pause when there is nothing to read.
@@ -97,6 +100,7 @@ impl Default for LogSettings {
         Self {
             retention: Duration::from_hours(168),
             max_slot_size: None,
+            max_log_size: None,
             lease: Duration::from_secs(5),
             idle: (Duration::from_millis(1), Duration::from_secs(2)),
             hint: Hint::default(),

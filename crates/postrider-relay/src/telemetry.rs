@@ -91,6 +91,11 @@ const SINCE_READ: Metric = histogram(
 const IN_FLIGHT: Metric =
     gauge("postrider_in_flight", SINK, "Events sent and not yet settled: what a crash now would send twice");
 const LANES: Metric = gauge("postrider_lanes", SINK, "Lanes of the sink that this relay holds");
+const SHORTENED: Metric = counter(
+    "postrider_slots_shortened_total",
+    &[],
+    "Slots of the ring that this relay emptied before their retention was over, because of log.max_log_size",
+);
 
 /// Everything that [`Telemetry`] counts.
 pub const METRICS: &[Metric] = &[
@@ -106,6 +111,7 @@ pub const METRICS: &[Metric] = &[
     SINCE_READ,
     IN_FLIGHT,
     LANES,
+    SHORTENED,
 ];
 
 /// The metrics of one sink's pipeline. What was installed with `metrics::set_global_recorder` before it was made gets them.
@@ -123,6 +129,7 @@ pub struct Telemetry {
     since_read: Histogram,
     in_flight: Gauge,
     lanes: Gauge,
+    shortened: Counter,
 }
 
 impl Telemetry {
@@ -148,6 +155,8 @@ impl Telemetry {
             since_read: histogram(SINCE_READ),
             in_flight: gauge(IN_FLIGHT),
             lanes: gauge(LANES),
+            // The ring is everybody's: one number for all sinks.
+            shortened: metrics::counter!(SHORTENED.name),
         }
     }
 
@@ -210,6 +219,11 @@ impl Telemetry {
     /// Events sent and not yet settled.
     pub fn in_flight(&self, events: usize) {
         self.in_flight.set(approximate(events));
+    }
+
+    /// So many slots were emptied before their time.
+    pub fn shortened(&self, slots: u64) {
+        self.shortened.increment(slots);
     }
 
     /// Lanes held.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use self::check::{Check, Grade, Report};
-use crate::config;
+use crate::config::{self, Outline};
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -28,9 +28,9 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let configured = config::sink_names(&self.target.source)?;
+        let outline = config::outline(&self.target.source)?;
         let mut connection = self.target.connect_to_look().await?;
-        let checks = examine(&mut connection, configured.as_deref()).await?;
+        let checks = examine(&mut connection, &outline).await?;
         let is_bad = checks.iter().any(|check| check.grade == Grade::Bad);
         if json {
             let checks: Vec<Value> = checks.iter().map(Check::document).collect();
@@ -50,15 +50,12 @@ impl Doctor {
     }
 }
 
-async fn examine(
-    connection: &mut PgConnection,
-    configured: Option<&[String]>,
-) -> Result<Vec<Check>, Failure> {
+async fn examine(connection: &mut PgConnection, outline: &Outline) -> Result<Vec<Check>, Failure> {
     let mut report = Report::default();
     server::examine(connection, &mut report).await?;
     if log::is_installed(connection, &mut report).await? {
-        log::examine(connection, &mut report).await?;
-        sinks::examine(connection, configured, &mut report).await?;
+        log::examine(connection, outline.max_log_size, &mut report).await?;
+        sinks::examine(connection, outline.sinks.as_deref(), &mut report).await?;
     }
     sessions::examine(connection, &mut report).await?;
     Ok(report.checks)

@@ -156,7 +156,8 @@ async fn serve(
 }
 
 fn limits(config: &Config) -> Limits {
-    Limits { retention: config.relay.log.retention, alerts: config.alerts }
+    let log = &config.relay.log;
+    Limits { retention: log.retention, max_log_size: log.max_log_size, alerts: config.alerts }
 }
 
 fn failure(error: RelayError) -> Failure {

@@ -88,10 +88,10 @@ async fn open(target: &Target) -> Result<PgConnection, Failure> {
 }
 
 async fn list(command: &List, json: bool) -> Result<Exit, Failure> {
-    let configured = config::sink_names(&command.target.source)?;
+    let outline = config::outline(&command.target.source)?;
     let mut connection = open(&command.target).await?;
     let seen = status::gather(&mut connection).await?;
-    let word = |sink: &Sink| status::state(sink, &seen.slots, configured.as_deref()).word;
+    let word = |sink: &Sink| status::state(sink, &seen.slots, &outline).word;
     if json {
         let sinks: Vec<Value> = seen
             .sinks

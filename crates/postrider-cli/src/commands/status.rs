@@ -24,7 +24,7 @@ pub(crate) use self::state::{STUCK, State, state};
 ///
 /// Asks only the database, so it is right whether or not a relay runs. Any role that may see the views will do. Counts stop at 10,000 events
 /// for each lane; beyond that "at least" is said. Exits with 2 if something is wrong: a sink without a relay, dead events, events that
-/// wait for more than five minutes, a ring that cannot turn. Where there is a configuration file, a sink that is not in it is orphaned.
+/// wait for more than five minutes, a ring that cannot turn, a log above `log.max_log_size` that cannot be shortened. Where there is a configuration file, a sink that is not in it is orphaned.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -47,14 +47,14 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let configured = config::sink_names(&self.target.source)?;
+        let outline = config::outline(&self.target.source)?;
         let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         let redraw = self.watch.is_some() && io::stdout().is_terminal() && !json;
         loop {
             let seen = gather(&mut connection).await?;
             let states: Vec<State> =
-                seen.sinks.iter().map(|sink| state(sink, &seen.slots, configured.as_deref())).collect();
+                seen.sinks.iter().map(|sink| state(sink, &seen.slots, &outline)).collect();
             let text = if json {
                 format!("{}\n", print::document(&seen, &states))
             } else {

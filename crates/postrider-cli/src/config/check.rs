@@ -22,6 +22,9 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 /// Every hour of it costs a slot's share of disk; more than this is a slip of the unit.
 const LONGEST_RETENTION: Duration = Duration::from_hours(24 * 3660);
 
+/// Eight empty slots with their indexes have half of it.
+const LEAST_LOG: u64 = 1_000_000;
+
 /// Looks at everything in the file that has to fit to something else in it.
 pub(crate) struct Checker<'t> {
     pub(crate) tree: &'t Node,
@@ -108,6 +111,11 @@ impl Checker<'_> {
         self.must(log.max_slot_size.is_none_or(|size| size.0 > 0), &[&["log", "max_slot_size"]], || {
             "`log.max_slot_size` must be more than 0B; leave it out for no limit".to_owned()
         });
+        self.must(
+            log.max_log_size.is_none_or(|size| size.0 >= LEAST_LOG),
+            &[&["log", "max_log_size"]],
+            || format!("`log.max_log_size` must be at least {}; leave it out for no limit", Size(LEAST_LOG)),
+        );
     }
 
     fn feed(&mut self, name: &str, feed: &Feed) {
@@ -207,6 +215,7 @@ impl Checker<'_> {
         relay.log = ReadingSettings {
             retention: file.log.retention.0,
             max_slot_size: file.log.max_slot_size.map(|size| size.0),
+            max_log_size: file.log.max_log_size.map(|size| size.0),
             lease: file.log.lease.0,
             idle: (file.log.idle.min.0, file.log.idle.max.0),
             hint: file.log.hint.into(),

@@ -58,6 +58,9 @@ pub(crate) struct Log {
     pub(crate) retention: Span,
     /// The current slot of the ring is also closed beyond this size, if another one is free.
     pub(crate) max_slot_size: Option<Size>,
+    /// Above this size of the whole log, delivered events are removed before their retention is over, the oldest first. Undelivered ones
+    /// never are: then the log grows, and `postrider status` says which sink holds it. Without it, only the retention counts.
+    pub(crate) max_log_size: Option<Size>,
     /// A relay that is silent for so long loses its lanes to another.
     pub(crate) lease: Span,
     /// The pauses when there is nothing to read.
@@ -76,11 +79,20 @@ pub(crate) struct Log {
 impl Default for Log {
     fn default() -> Self {
         let LogSettings {
-            retention, max_slot_size, lease, idle: (min, max), sweep, patience, standbys, ..
+            retention,
+            max_slot_size,
+            max_log_size,
+            lease,
+            idle: (min, max),
+            sweep,
+            patience,
+            standbys,
+            ..
         } = LogSettings::default();
         Self {
             retention: Span(retention),
             max_slot_size: max_slot_size.map(Size),
+            max_log_size: max_log_size.map(Size),
             lease: Span(lease),
             idle: Idle { min: Span(min), max: Span(max) },
             hint: Hint::default(),

@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "logs",
     "retention",
     "max_slot_size",
+    "max_log_size",
     "lease",
     "idle",
     "min",

@@ -56,7 +56,7 @@ fn an_empty_file_and_no_file_are_the_defaults() {
 fn every_value_arrives() {
     let text = r#"
 database: postgres://me@db.example:5433/shop
-log: { retention: 14d, max_slot_size: 1GiB, lease: 10s, idle: { min: 1ms, max: 5s }, hint: off, sweep: 30s }
+log: { retention: 14d, max_slot_size: 1GiB, max_log_size: 20GB, lease: 10s, idle: { min: 1ms, max: 5s }, hint: off, sweep: 30s }
 relay: { name: a relay, memory_limit: 300MB, drain: 20s, connections: 8 }
 alerts: { lag: 1s, stuck: 1m }
 sinks:
@@ -81,6 +81,7 @@ logs: { format: json, level: debug }
     assert_eq!(relay.name, "a relay");
     assert_eq!(relay.log.retention, Duration::from_hours(14 * 24));
     assert_eq!(relay.log.max_slot_size, Some(1 << 30));
+    assert_eq!(relay.log.max_log_size, Some(20_000_000_000));
     assert_eq!(relay.log.lease, Duration::from_secs(10));
     assert_eq!(relay.log.idle, (Duration::from_millis(1), Duration::from_secs(5)));
     assert_eq!(relay.log.hint, postrider::log::Hint::Off);

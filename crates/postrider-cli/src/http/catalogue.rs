@@ -63,6 +63,11 @@ pub(super) const RING_HELD: Metric = gauge(
     SINK,
     "Closed slots that cannot be emptied before the sink has settled them",
 );
+pub(super) const LOG_LIMIT: Metric = gauge(
+    "postrider_log_limit_bytes",
+    NONE,
+    "log.max_log_size, left out where there is none; above it delivered events go before their retention is over",
+);
 pub(super) const RETENTION: Metric = gauge(
     "postrider_retention_seconds",
     NONE,
@@ -110,6 +115,7 @@ pub(super) const METRICS: &[Metric] = &[
     RING_FILLED,
     RING_BYTES,
     RING_HELD,
+    LOG_LIMIT,
     RETENTION,
     THRESHOLD,
     TRANSACTION_AGE,

@@ -6,8 +6,9 @@ use axum::response::IntoResponse;
 use postrider_relay::SinkStatus;
 
 use super::catalogue::{
-    BACKLOG, BACKLOG_EXACT, CLOCK_OFFSET, DATABASE_UP, OLDEST, PARKED, RETENTION, RING_AGE, RING_BYTES,
-    RING_FILLED, RING_HELD, SCRAPE_FAILED, SINK_INFO, SINK_SILENT, SINK_STATE, THRESHOLD, TRANSACTION_AGE,
+    BACKLOG, BACKLOG_EXACT, CLOCK_OFFSET, DATABASE_UP, LOG_LIMIT, OLDEST, PARKED, RETENTION, RING_AGE,
+    RING_BYTES, RING_FILLED, RING_HELD, SCRAPE_FAILED, SINK_INFO, SINK_SILENT, SINK_STATE, THRESHOLD,
+    TRANSACTION_AGE,
 };
 use super::database::{Ring, Seen};
 use super::text::{self, Text};
@@ -30,6 +31,9 @@ pub(super) async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
 }
 
 fn write_limits(text: &mut Text, limits: Limits) {
+    if let Some(limit) = limits.max_log_size {
+        text.family(&LOG_LIMIT).sample(&[], limit);
+    }
     text.family(&RETENTION).sample(&[], limits.retention.as_secs_f64());
     let mut family = text.family(&THRESHOLD);
     family.sample(&[("alert", "lag")], limits.alerts.lag.as_secs_f64());

@@ -21,7 +21,10 @@ const WEEK: Duration = Duration::from_hours(168);
 
 fn settings(listen: SocketAddr) -> Settings {
     let alerts = Alerts { lag: Duration::from_secs(5), stuck: Duration::from_mins(5) };
-    Settings { listen, limits: watch::channel(Limits { retention: WEEK, alerts }).1 }
+    Settings {
+        listen,
+        limits: watch::channel(Limits { retention: WEEK, max_log_size: Some(5_000_000_000), alerts }).1,
+    }
 }
 
 /// A server over `database`, whose sinks are what the test says.

@@ -88,6 +88,37 @@ async fn a_sink_that_is_not_in_the_file_is_orphaned() {
 }
 
 #[tokio::test]
+async fn a_log_above_its_size_names_the_sink_that_holds_it() {
+    let database = installed().await;
+    create_sink(&database, "web").await;
+    run(
+        &database,
+        "select count(postrider.emit('e', json_build_object('x', repeat('y', 900)), key => n::text)) from generate_series(1, 1000) n;
+         select setval('postrider.slot', 1)",
+    )
+    .await;
+    let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, "log: { max_log_size: 1MB }\nsinks:\n  web:\n    null: {}\n").unwrap();
+    let sink = on(&database, &["status", "--json", "--config", file]).expect(2).json()["sinks"][0].clone();
+    assert_eq!(sink["state"], "holding the ring");
+    let said = sink["troubles"][1].as_str().unwrap();
+    assert!(said.starts_with("holds the log, which has 1.") && said.contains("no more than 1MB"), "{said}");
+    let checks = on(&database, &["doctor", "--json", "--config", file]).expect(2).json()["checks"].clone();
+    let ring = checks.as_array().unwrap().iter().find(|check| check["check"] == "ring").unwrap();
+    let said = ring["detail"].as_str().unwrap();
+    assert!(
+        said.contains("log.max_log_size is 1MB") && said.ends_with("have not settled closed slots: web"),
+        "{ring}"
+    );
+    // Without a limit there is nothing to say.
+    std::fs::write(&path, "sinks:\n  web:\n    null: {}\n").unwrap();
+    let sink = on(&database, &["status", "--json", "--config", file]).expect(2).json()["sinks"][0].clone();
+    assert_eq!(sink["state"], "no relay");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[tokio::test]
 async fn any_role_that_may_see_the_views_will_do() {
     let database = installed().await;
     create_sink(&database, "web").await;

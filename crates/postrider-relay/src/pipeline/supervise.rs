@@ -141,6 +141,7 @@ async fn once(
         paused: false,
         trouble: None,
         has_settled: false,
+        shortened: 0,
     };
     let ended = pipeline.run().await;
     if ended.is_err()
@@ -173,7 +174,11 @@ fn options(fittings: &Fittings, settings: &SinkSettings) -> ReaderOptions {
         lease: relay.log.lease,
         idle: relay.log.idle,
         hint: relay.log.hint,
-        retention: Retention { keep: relay.log.retention, max_slot_bytes: relay.log.max_slot_size },
+        retention: Retention {
+            keep: relay.log.retention,
+            max_slot_bytes: relay.log.max_slot_size,
+            max_log_bytes: relay.log.max_log_size,
+        },
         sweep: relay.log.sweep,
         patience: relay.log.patience,
         standbys: relay.log.standbys,
@@ -232,6 +237,8 @@ impl Pipeline {
         };
         self.telemetry.in_flight(self.in_flight());
         self.telemetry.lanes(lanes.len());
+        let shortened = self.reader.shortened();
+        self.telemetry.shortened(shortened - std::mem::replace(&mut self.shortened, shortened));
         self.face.set(state);
         self.face.turn(|status| {
             status.lanes = lanes;

@@ -121,6 +121,15 @@ fn every_kind_of_trouble_is_there_from_the_start_and_counted_as_itself() {
 }
 
 #[test]
+fn slots_are_counted_over_all_sinks() {
+    let notes = Notes::default();
+    let new = |sink| metrics::with_local_recorder(&notes, || Telemetry::new(sink, "null"));
+    new("web").shortened(2);
+    new("mail").shortened(1);
+    assert_eq!(notes.counter("postrider_slots_shortened_total "), 3);
+}
+
+#[test]
 fn names_carry_their_units() {
     for metric in METRICS {
         let name = metric.name;

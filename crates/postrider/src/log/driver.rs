@@ -53,6 +53,7 @@ pub(super) struct State {
     pub(super) lease_ends: Option<Instant>,
     pub(super) settled_position: Option<i64>,
     pub(super) trouble: Option<Arc<str>>,
+    pub(super) shortened: u64,
 }
 
 pub(super) struct Driver {
@@ -85,6 +86,8 @@ pub(super) struct Driver {
     rung: bool,
     /// Why it could not read the last time.
     trouble: Option<Arc<str>>,
+    /// Slots that it emptied before their time.
+    shortened: u64,
     kept: Kept,
 }
 
@@ -127,6 +130,7 @@ impl Driver {
             ticket_ends: Instant::now(),
             rung: false,
             trouble: None,
+            shortened: 0,
             kept,
         };
         driver.show();
@@ -204,7 +208,9 @@ impl Driver {
             self.end_settling().await;
             return Ok(());
         }
-        if link.keep_alive(&self.options, self.holder.reader, &self.kept).await? {
+        let alive = link.keep_alive(&self.options, self.holder.reader, &self.kept).await;
+        self.shortened += std::mem::take(&mut link.shortened);
+        if alive? {
             // New lanes may have been waiting for a while: look before resting any longer.
             self.idle_rounds = 0;
             self.resting_until = None;
@@ -383,8 +389,13 @@ impl Driver {
             lease_ends: Some(link.lease_ends()),
             settled_position: link.lanes.settled_position(),
             trouble: self.trouble.clone(),
+            shortened: self.shortened,
         });
-        let state = state.unwrap_or_else(|| State { trouble: self.trouble.clone(), ..State::default() });
+        let state = state.unwrap_or_else(|| State {
+            trouble: self.trouble.clone(),
+            shortened: self.shortened,
+            ..State::default()
+        });
         self.state.send_if_modified(|shown| {
             let changed = *shown != state;
             *shown = state;

@@ -51,6 +51,8 @@ pub(super) struct Link {
     lease_ends: Instant,
     next_heartbeat: Instant,
     next_sweep: Instant,
+    /// Slots that it emptied before their time, since somebody took the number.
+    pub(super) shortened: u64,
 }
 
 impl Link {
@@ -83,6 +85,7 @@ impl Link {
             lease_ends: now,
             next_heartbeat: now,
             next_sweep: now + options.sweep,
+            shortened: 0,
         };
         // Lanes that this reader held through an earlier connection are its own again at once.
         link.keep_alive(options, reader, kept).await?;
@@ -153,6 +156,22 @@ impl Link {
 
     async fn sweep(&mut self, options: &ReaderOptions) -> Result<()> {
         lease::forget_silent(&mut self.connection).await?;
+        // First: the slot that it empties is one to turn to.
+        let shortened = ring::shorten(&mut self.connection, options.retention).await?;
+        if !shortened.slots.is_empty() {
+            self.shortened += shortened.slots.len() as u64;
+            tracing::warn!(
+                slots = ?shortened.slots,
+                "the log was larger than log.max_log_size: delivered events were removed before their retention was over"
+            );
+        }
+        if !shortened.held.is_empty() {
+            tracing::warn!(
+                sinks = shortened.holders().join(", "),
+                slots = ?shortened.held,
+                "the log is larger than log.max_log_size and cannot be shortened: nothing is removed that the sinks named here have not settled"
+            );
+        }
         if let Turn::Held(slots) = ring::turn(&mut self.connection, options.retention).await? {
             tracing::warn!(
                 ?slots,

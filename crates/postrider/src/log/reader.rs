@@ -273,6 +273,11 @@ impl Reader {
         self.state.borrow().trouble.clone()
     }
 
+    /// How many slots of the ring it has emptied before their retention was over, to keep the log below its size.
+    pub fn shortened(&self) -> u64 {
+        self.state.borrow().shortened
+    }
+
     /// Waits until something of what it shows has changed: its lanes, its connection, its trouble.
     pub async fn changed(&mut self) {
         if self.state.changed().await.is_err() {

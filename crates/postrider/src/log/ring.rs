@@ -4,11 +4,15 @@
 //! right but TRUNCATE. A slot that owes an event to any cursor is passed over, whatever its age: it grows, and `slots` says
 //! which sink holds it.
 
+mod size;
+
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use super::error::Result;
+
+pub use size::{Shortened, shorten};
 
 /// How many tables the ring has. `emit` is compiled with the mask `& 7`.
 pub const SLOTS: i16 = 8;
@@ -26,12 +30,23 @@ pub struct Retention {
     pub keep: Duration,
     /// The current slot is also closed beyond this size, if another one is free.
     pub max_slot_bytes: Option<u64>,
+    /// Above this size of all slots, delivered events do not stay for as long as `keep` says: see [`shorten`].
+    pub max_log_bytes: Option<u64>,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { keep: Duration::from_hours(168), max_slot_bytes: None }
+        Self { keep: Duration::from_hours(168), max_slot_bytes: None, max_log_bytes: None }
     }
+}
+
+/// Whether the current slot is to be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    No,
+    /// It has its share of what the log may have. That no other is free is no trouble before the log as a whole is too large.
+    IfPossible,
+    Yes,
 }
 
 /// What came of turning the ring.
@@ -73,7 +88,8 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
     // Two rotators would skip a slot unemptied, or empty the one just begun.
     sqlx::query("lock table postrider.ring in exclusive mode").execute(&mut *transaction).await?;
     let current = current(&mut transaction).await?;
-    if !is_due(&mut transaction, current, retention).await? {
+    let due = due(&mut transaction, current, retention).await?;
+    if due == Due::No {
         return Ok(Turn::NotDue);
     }
     let mut held = Vec::new();
@@ -100,7 +116,7 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
             return Ok(Turn::To(slot));
         }
     }
-    Ok(Turn::Held(held))
+    Ok(if due == Due::Yes { Turn::Held(held) } else { Turn::NotDue })
 }
 
 /// The slot that is written now.
@@ -110,7 +126,7 @@ pub async fn current(connection: &mut PgConnection) -> Result<i16> {
         .await?)
 }
 
-async fn is_due(connection: &mut PgConnection, current: i16, retention: Retention) -> Result<bool> {
+async fn due(connection: &mut PgConnection, current: i16, retention: Retention) -> Result<Due> {
     let row = sqlx::query(
         "select coalesce(r.opened_at < clock_timestamp() - make_interval(secs => $2 / 7), false),
                 pg_total_relation_size(format('postrider.events_%s', $1)::regclass)
@@ -120,8 +136,15 @@ async fn is_due(connection: &mut PgConnection, current: i16, retention: Retentio
     .bind(retention.keep.as_secs_f64())
     .fetch_one(connection)
     .await?;
-    let bytes: i64 = row.try_get(1)?;
-    Ok(row.try_get(0)? || retention.max_slot_bytes.is_some_and(|limit| bytes.unsigned_abs() > limit))
+    let bytes = row.try_get::<i64, _>(1)?.unsigned_abs();
+    let share = retention.max_log_bytes.map(|limit| limit / SLOTS.unsigned_abs() as u64);
+    Ok(if row.try_get(0)? || retention.max_slot_bytes.is_some_and(|limit| bytes > limit) {
+        Due::Yes
+    } else if share.is_some_and(|share| bytes > share) {
+        Due::IfPossible
+    } else {
+        Due::No
+    })
 }
 
 /// Empties the slot inside the caller's transaction, or says why not.

@@ -93,7 +93,7 @@ async fn a_missing_cursor_holds_the_ring() {
     open(&database, reading("test")).await.close().await.unwrap();
     emit(&mut connection, "owed", "k").await;
     run(&mut connection, "delete from postrider.progress").await;
-    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
     for _ in 0..10 {
         let turned = ring::turn(&mut connection, at_once).await.unwrap();
         assert!(matches!(turned, Turn::Held(_)), "{turned:?}");

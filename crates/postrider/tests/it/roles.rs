@@ -261,7 +261,7 @@ async fn fault_113_a_relay_reads_the_log_and_not_the_business() {
         reader.close().await.unwrap();
 
         let mut relay = user.connect().await;
-        let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+        let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
         assert_eq!(ring::turn(&mut relay, at_once).await.unwrap(), Turn::To(1), "{version}");
         assert_eq!(ring::turn_progress_beyond(&mut relay, 0).await.unwrap(), Some(1), "{version}");
         for statement in [

@@ -74,7 +74,7 @@ async fn with_all_slots_full_and_no_reader_emit_goes_on_and_the_first_reader_bac
     let database = database().await;
     let mut writer = database.connect().await.unwrap();
     open(&database, reading("away")).await.close().await.unwrap();
-    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
     let mut n = 0;
     let mut held = false;
     let first = buffers_of_an_emit(&mut writer).await;

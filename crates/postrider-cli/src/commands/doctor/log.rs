@@ -3,10 +3,12 @@
 use postrider::log::error::Result as LogResult;
 use postrider::log::{Error, identity};
 use postrider::schema;
+use postrider_relay::units::Size;
 use sqlx::{Connection as _, PgConnection};
 use time::OffsetDateTime;
 
 use super::check::{Report, few};
+use crate::bytes;
 use crate::failure::Failure;
 
 /// A current slot this old means that nobody turns the ring: it is due after a seventh of the retention.
@@ -43,7 +45,11 @@ pub(super) async fn is_installed(
     Ok(false)
 }
 
-pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn examine(
+    connection: &mut PgConnection,
+    max_log_size: Option<u64>,
+    report: &mut Report,
+) -> Result<(), Failure> {
     same_cluster(connection, report).await?;
     let unlogged = unlogged(connection).await;
     if let Some(tables) = report.seen("tables", unlogged)? {
@@ -100,7 +106,7 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) 
     }
     let ring = ring(connection).await;
     if let Some(ring) = report.seen("ring", ring)? {
-        judge_ring(&ring, report);
+        judge_ring(&ring, max_log_size, report);
     }
     Ok(())
 }
@@ -163,22 +169,38 @@ struct Ring {
     free: i64,
     holders: Vec<String>,
     age_days: i64,
+    bytes: i64,
 }
 
 async fn ring(connection: &mut PgConnection) -> LogResult<Ring> {
-    let (opened_at, free, holders, age_days) = sqlx::query_as(
+    let (opened_at, free, holders, age_days, bytes) = sqlx::query_as(
         "select max(s.opened_at) filter (where s.is_current),
                 count(*) filter (where s.is_empty and not s.is_current),
                 array(select distinct h.sink from postrider.slots h0 cross join lateral unnest(h0.held_by) as h (sink) where not h0.is_current order by 1),
-                coalesce(date_part('day', clock_timestamp() - max(s.opened_at) filter (where s.is_current)), 0)::bigint
+                coalesce(date_part('day', clock_timestamp() - max(s.opened_at) filter (where s.is_current)), 0)::bigint,
+                sum(s.bytes)::bigint
          from postrider.slots s",
     )
     .fetch_one(connection)
     .await?;
-    Ok(Ring { opened_at, free, holders, age_days })
+    Ok(Ring { opened_at, free, holders, age_days, bytes })
 }
 
-fn judge_ring(ring: &Ring, report: &mut Report) {
+fn judge_ring(ring: &Ring, max_log_size: Option<u64>, report: &mut Report) {
+    if let Some(limit) = max_log_size.filter(|limit| ring.bytes.unsigned_abs() > *limit)
+        && !ring.holders.is_empty()
+    {
+        return report.bad(
+            "ring",
+            format!(
+                "the log has {}, log.max_log_size is {}, and these sinks have not settled closed slots: {}",
+                bytes::text(ring.bytes),
+                Size(limit),
+                few(&ring.holders)
+            ),
+            "let them catch up, or give one up with `postrider sinks forget NAME`; nothing is removed that they have not settled",
+        );
+    }
     if ring.free == 0 && !ring.holders.is_empty() {
         return report.bad(
             "ring",

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::gather::{Backlog, Lane, Seen, Sink, Slot};
 use super::state::State;
-use crate::{moment, output};
+use crate::{bytes, moment, output};
 
 /// For the eye: the sinks, what is wrong, the ring.
 pub(super) fn words(seen: &Seen, states: &[State], with_lanes: bool) -> String {
@@ -120,7 +120,7 @@ fn lanes(sink: &Sink) -> String {
 fn ring(slots: &[Slot]) -> String {
     let free = slots.iter().filter(|slot| slot.is_empty && !slot.is_current).count();
     let bytes: i64 = slots.iter().map(|slot| slot.bytes).sum();
-    let mut text = format!("ring: {} in {} slots, {free} free\n", size(bytes), slots.len());
+    let mut text = format!("ring: {} in {} slots, {free} free\n", bytes::text(bytes), slots.len());
     let rows: Vec<Vec<String>> = slots
         .iter()
         .filter(|slot| slot.is_current || !slot.is_empty)
@@ -128,7 +128,7 @@ fn ring(slots: &[Slot]) -> String {
             let since = |moment: Option<_>| moment.map_or_else(|| "-".to_owned(), moment::short);
             vec![
                 slot.slot.to_string(),
-                size(slot.bytes),
+                bytes::text(slot.bytes),
                 since(slot.opened_at),
                 if slot.is_current { "is written".to_owned() } else { since(slot.closed_at) },
                 if slot.held_by.is_empty() {
@@ -141,14 +141,6 @@ fn ring(slots: &[Slot]) -> String {
         .collect();
     text.push_str(&output::table(&["SLOT", "SIZE", "OPENED", "CLOSED", "OWED TO"], &rows));
     text
-}
-
-fn size(bytes: i64) -> String {
-    const UNITS: &[(i64, &str)] = &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
-    let Some((unit, name)) = UNITS.iter().find(|(unit, _)| bytes >= *unit) else {
-        return format!("{bytes} B");
-    };
-    format!("{}.{} {name}", bytes / unit, bytes % unit * 10 / unit)
 }
 
 /// For machines.
@@ -218,10 +210,6 @@ mod tests {
         assert_eq!(
             (rate(0), rate(59), rate(120_000)),
             ("-".to_owned(), "59/min".to_owned(), "2,000/s".to_owned())
-        );
-        assert_eq!(
-            (size(12), size(73_728), size(2_500_000_000)),
-            ("12 B".to_owned(), "73.7 kB".to_owned(), "2.5 GB".to_owned())
         );
     }
 }

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use postrider_relay::units::Size;
+
 use super::gather::{Sink, Slot};
-use crate::{moment, output};
+use crate::config::Outline;
+use crate::{bytes, moment, output};
 
 /// As `postrider.stuck` counts.
 pub(crate) const STUCK: Duration = Duration::from_mins(5);
@@ -17,11 +20,11 @@ pub(crate) struct State {
     pub(crate) troubles: Vec<String>,
 }
 
-/// Judges. `configured` are the names of the sinks in the configuration, where one was given.
-pub(crate) fn state(sink: &Sink, slots: &[Slot], configured: Option<&[String]>) -> State {
+/// Judges, by what the configuration says where one was given.
+pub(crate) fn state(sink: &Sink, slots: &[Slot], outline: &Outline) -> State {
     let delivery = &sink.delivery;
     let name = &delivery.sink;
-    let is_orphaned = configured.is_some_and(|names| !names.contains(name));
+    let is_orphaned = outline.sinks.as_ref().is_some_and(|names| !names.contains(name));
     let holds_ring = holds_ring(name, slots);
     let mut troubles = Vec::new();
     if is_orphaned {
@@ -45,6 +48,14 @@ pub(crate) fn state(sink: &Sink, slots: &[Slot], configured: Option<&[String]>) 
                 .to_owned(),
         );
     }
+    let over = over(slots, outline).filter(|_| holds_closed(name, slots));
+    if let Some((bytes, limit)) = over {
+        troubles.push(format!(
+            "holds the log, which has {} and by log.max_log_size no more than {}: nothing is removed that this sink has not settled",
+            bytes::text(bytes),
+            Size(limit)
+        ));
+    }
     if let Some(oldest) = sink.oldest.filter(|oldest| *oldest >= STUCK && !is_paused) {
         troubles.push(format!("its oldest event has waited for {}", moment::span(oldest)));
     }
@@ -56,7 +67,7 @@ pub(crate) fn state(sink: &Sink, slots: &[Slot], configured: Option<&[String]>) 
         "orphaned"
     } else if is_paused {
         "paused"
-    } else if holds_ring {
+    } else if holds_ring || over.is_some() {
         "holding the ring"
     } else if is_running {
         "running"
@@ -70,9 +81,19 @@ pub(crate) fn state(sink: &Sink, slots: &[Slot], configured: Option<&[String]>) 
 
 /// Whether it is in the way of turning the ring: it has not settled a slot that was closed, and no slot is free.
 fn holds_ring(name: &str, slots: &[Slot]) -> bool {
-    let mut closed = slots.iter().filter(|slot| !slot.is_current);
-    closed.clone().all(|slot| !slot.is_empty)
-        && closed.any(|slot| slot.held_by.iter().any(|holder| holder == name))
+    slots.iter().filter(|slot| !slot.is_current).all(|slot| !slot.is_empty) && holds_closed(name, slots)
+}
+
+/// Whether it has not settled a slot that was closed.
+fn holds_closed(name: &str, slots: &[Slot]) -> bool {
+    let mut closed = slots.iter().filter(|slot| !slot.is_current && !slot.is_empty);
+    closed.any(|slot| slot.held_by.iter().any(|holder| holder == name))
+}
+
+/// How large the log is and may be, if it is too large.
+fn over(slots: &[Slot], outline: &Outline) -> Option<(i64, u64)> {
+    let bytes: i64 = slots.iter().map(|slot| slot.bytes).sum();
+    outline.max_log_size.filter(|limit| bytes.unsigned_abs() > *limit).map(|limit| (bytes, limit))
 }
 
 #[cfg(test)]
@@ -116,7 +137,7 @@ mod tests {
     fn word(change: impl FnOnce(&mut Sink)) -> (&'static str, bool) {
         let mut sink = sink();
         change(&mut sink);
-        let state = state(&sink, &slots(3, &[0, 1]), None);
+        let state = state(&sink, &slots(3, &[0, 1]), &Outline::default());
         (state.word, state.troubles.is_empty())
     }
 
@@ -138,16 +159,35 @@ mod tests {
 
     #[test]
     fn a_sink_that_is_not_configured_is_orphaned() {
-        let configured = ["mail".to_owned()];
-        assert_eq!(state(&sink(), &slots(1, &[]), Some(&configured)).word, "orphaned");
-        let configured = ["web".to_owned()];
-        assert_eq!(state(&sink(), &slots(1, &[]), Some(&configured)).word, "running");
+        let with = |name: &str| Outline { sinks: Some(vec![name.to_owned()]), ..Outline::default() };
+        assert_eq!(state(&sink(), &slots(1, &[]), &with("mail")).word, "orphaned");
+        assert_eq!(state(&sink(), &slots(1, &[]), &with("web")).word, "running");
     }
 
     #[test]
     fn the_ring_is_held_when_no_slot_is_free() {
-        assert_eq!(state(&sink(), &slots(8, &[0, 4]), None).word, "holding the ring");
-        assert_eq!(state(&sink(), &slots(8, &[0]), None).word, "running");
-        assert_eq!(state(&sink(), &slots(7, &[0, 4]), None).word, "running");
+        let outline = Outline::default();
+        assert_eq!(state(&sink(), &slots(8, &[0, 4]), &outline).word, "holding the ring");
+        assert_eq!(state(&sink(), &slots(8, &[0]), &outline).word, "running");
+        assert_eq!(state(&sink(), &slots(7, &[0, 4]), &outline).word, "running");
+    }
+
+    #[test]
+    fn the_ring_is_held_when_the_log_is_too_large() {
+        let limited = |bytes| Outline { max_log_size: Some(bytes), ..Outline::default() };
+        let held = state(&sink(), &slots(3, &[0, 1]), &limited(7));
+        assert_eq!(held.word, "holding the ring");
+        assert_eq!(
+            held.troubles,
+            [
+                "holds the log, which has 8 B and by log.max_log_size no more than 7B: nothing is removed that this sink has not settled"
+            ]
+        );
+        assert_eq!(state(&sink(), &slots(3, &[0, 1]), &limited(8)).word, "running");
+        assert_eq!(
+            state(&sink(), &slots(3, &[0]), &limited(7)).word,
+            "running",
+            "the current one can be closed"
+        );
     }
 }

@@ -193,6 +193,7 @@ async fn what_only_the_database_knows_is_shown() {
     assert_eq!(sample(&page, "postrider_ring_held_slots{sink=\"web\"}"), "1");
     assert!(value(&page, "postrider_ring_bytes") > 0.0);
     assert_eq!(sample(&page, "postrider_retention_seconds"), "604800");
+    assert_eq!(sample(&page, "postrider_log_limit_bytes"), "5000000000");
     assert!(value(&page, "postrider_oldest_transaction_age_seconds{kind=\"session\"}") > 0.0);
     assert_eq!(sample(&page, "postrider_oldest_transaction_age_seconds{kind=\"prepared\"}"), "0");
     assert!(value(&page, "postrider_database_clock_offset_seconds").abs() < 1.0);

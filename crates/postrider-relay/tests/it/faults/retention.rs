@@ -1,11 +1,11 @@
-//! The ring is full of what somebody still has to get.
+//! The ring is full of what somebody still has to get, or of more than it may have.
 
 use std::time::{Duration, Instant};
 
 use postrider_relay::{Relay, State};
 use sqlx::PgConnection;
 
-use super::eventually;
+use super::{eventually, stays};
 use crate::support::{Answer, PATIENCE, Probe, assert_in_order, database, emit_many, settings, sink, until};
 
 const SLOT: &str = "select coalesce(pg_sequence_last_value('postrider.slot'), 0)";
@@ -53,5 +53,31 @@ async fn fault_44_a_slot_with_undelivered_rows_is_never_emptied() {
     eventually("all is settled", || relay.status().iter().all(|sink| sink.in_flight == 0)).await;
     until(&mut writer, "select count(*) < 1200 from postrider.events").await;
     assert_eq!((away.count(), fine.count()), (1200, 1200));
+    relay.stop().await;
+}
+
+/// With a limit of its size the log is kept small by what is delivered, and only by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_44_a_limit_of_the_log_s_size_removes_what_is_delivered_and_nothing_else() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let (fine, away) = (Probe::new(), Probe::answering(|_| Answer::Unavailable));
+    let mut settings = settings(&database, vec![sink("away", away.target()), sink("fine", fine.target())]);
+    settings.log.max_log_size = Some(1);
+    settings.log.sweep = Duration::from_millis(20);
+    settings.log.lease = Duration::from_millis(300);
+    let relay = Relay::start(settings).unwrap();
+    emit_many(&mut writer, 0, 500, 10).await;
+    fine.wait_for(500).await;
+    // Closed at its share, and there it stays as long as somebody has not got it.
+    until(&mut writer, "select coalesce(pg_sequence_last_value('postrider.slot'), 0) > 0").await;
+    emit_many(&mut writer, 500, 500, 10).await;
+    fine.wait_for(1000).await;
+    stays("everything is there", Duration::from_secs(1), || relay.status().len() == 2).await;
+    assert_eq!(rows(&mut writer).await, 1000);
+
+    away.answer(|_| Answer::Take);
+    assert_in_order(&away.wait_for(1000).await);
+    until(&mut writer, "select count(*) < 1000 from postrider.events").await;
     relay.stop().await;
 }

@@ -7,6 +7,7 @@ mod durable;
 mod reading;
 mod ring;
 mod settling;
+mod size;
 mod waking;
 mod writing;
 

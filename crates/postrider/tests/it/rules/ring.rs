@@ -11,7 +11,7 @@ use super::Hand;
 use crate::support::{PATIENCE, database, database_on, emit, run};
 
 /// Nothing is kept for its age.
-const AT_ONCE: Retention = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+const AT_ONCE: Retention = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
 
 async fn count(connection: &mut PgConnection) -> i64 {
     sqlx::query_scalar("select count(*) from postrider.events").fetch_one(connection).await.unwrap()
@@ -69,7 +69,7 @@ async fn a_delivered_event_stays_for_the_retention() {
     emit(&mut writer, "kept", "k").await;
     reader.look().await;
     reader.settle().await;
-    let day = Retention { keep: Duration::from_hours(24), max_slot_bytes: None };
+    let day = Retention { keep: Duration::from_hours(24), max_slot_bytes: None, max_log_bytes: None };
     assert_eq!(ring::turn(&mut writer, day).await.unwrap(), Turn::NotDue);
     let small = Retention { max_slot_bytes: Some(1), ..day };
     for slot in 1..8 {

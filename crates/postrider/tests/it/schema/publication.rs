@@ -46,7 +46,7 @@ async fn a_publication_for_all_tables_breaks_nothing() {
         second.close().await.unwrap();
 
         // Both rings.
-        let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+        let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
         assert_eq!(ring::turn(&mut connection, at_once).await.unwrap(), Turn::To(1), "{version}");
         assert_eq!(ring::turn(&mut connection, at_once).await.unwrap(), Turn::To(2), "{version}");
         assert_eq!(ring::turn_progress_beyond(&mut connection, 0).await.unwrap(), Some(1), "{version}");

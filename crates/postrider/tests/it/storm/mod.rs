@@ -106,7 +106,7 @@ async fn storm(version: Version, goal: usize) {
 /// Turns both rings as fast as they can be turned.
 async fn rotate(storm: Arc<Storm>) {
     let mut connection = storm.database.connect().await.unwrap();
-    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
     while !storm.is_quiet() {
         match ring::turn(&mut connection, at_once).await {
             Ok(Turn::To(_)) => {
