@@ -90,6 +90,8 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
     let current = current(&mut transaction).await?;
     let due = due(&mut transaction, current, retention).await?;
     if due == Due::No {
+        // Not left to the drop, which lets go of the lock only with the next statement.
+        transaction.rollback().await?;
         return Ok(Turn::NotDue);
     }
     let mut held = Vec::new();
@@ -98,10 +100,11 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
         if let Some(reason) = empty(&mut transaction, slot, retention).await? {
             held.push(HeldSlot { slot, reason });
         } else {
+            // All that are not written any more: another rotator may have begun a slot that we passed over, because what we took for
+            // the current one was read before it set the next.
             sqlx::query(
                 "update postrider.ring set opened_at = case slot when $1 then clock_timestamp() else opened_at end,
-                                           closed_at = case slot when $2 then clock_timestamp() else '-infinity' end
-                 where slot in ($1, $2)",
+                        closed_at = case when slot = $1 then '-infinity' when slot = $2 or closed_at = '-infinity' then clock_timestamp() else closed_at end",
             )
             .bind(slot)
             .bind(current)
@@ -116,6 +119,7 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
             return Ok(Turn::To(slot));
         }
     }
+    transaction.rollback().await?;
     Ok(if due == Due::Yes { Turn::Held(held) } else { Turn::NotDue })
 }
 
@@ -250,6 +254,7 @@ pub async fn turn_progress_beyond(connection: &mut PgConnection, rows: i64) -> R
     let next = (current + 1) % PROGRESS_SLOTS;
     let table = format!("progress_{next}");
     if !full || !lock(&mut transaction, &table).await? {
+        transaction.rollback().await?;
         return Ok(None);
     }
     // A settling that had read the slot's number long before it committed may have left the newest row in the table to be emptied.

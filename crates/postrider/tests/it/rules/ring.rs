@@ -85,6 +85,31 @@ async fn a_delivered_event_stays_for_the_retention() {
     assert_eq!(count(&mut writer).await, 8);
 }
 
+/// One of them may read which slot is current just before the other has set the next, and pass over the one that the other began.
+#[tokio::test]
+async fn two_rotators_at_once_keep_the_retention() {
+    let small = Retention { keep: Duration::from_hours(24), max_slot_bytes: Some(1), max_log_bytes: None };
+    for _ in 0..8 {
+        let database = database().await;
+        let mut reader = Hand::open(&database).await;
+        let (mut one, mut other) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+        let mut writer = database.connect().await.unwrap();
+        for round in 1..=8 {
+            let writing = async {
+                for _ in 0..20 {
+                    emit(&mut writer, "kept", "k").await;
+                }
+            };
+            let (first, second, ()) =
+                tokio::join!(ring::turn(&mut one, small), ring::turn(&mut other, small), writing);
+            (first.unwrap(), second.unwrap());
+            reader.look_until_quiet().await;
+            reader.settle().await;
+            assert_eq!(count(&mut writer).await, round * 20);
+        }
+    }
+}
+
 /// A transaction that was open when a sink was created owes it its events, wherever they are.
 async fn new_sink_beside_a_rotator(with_lock: bool) -> Vec<String> {
     let database = database().await;
