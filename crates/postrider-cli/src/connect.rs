@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use postrider::log::{self, Servers};
+use sqlx::postgres::PgSslMode;
 use sqlx::{ConnectOptions as _, PgConnection};
 
 use crate::config::{self, Source};
@@ -38,6 +39,7 @@ const UNDERSTOOD: &[&str] = &[
     "sslmode",
     "sslrootcert",
     "statement-cache-capacity",
+    "target_session_attrs",
     "user",
 ];
 
@@ -54,7 +56,6 @@ const IGNORED: &[&str] = &[
     "keepalives_interval",
     "load_balance_hosts",
     "sslsni",
-    "target_session_attrs",
     "tcp_user_timeout",
 ];
 
@@ -64,6 +65,7 @@ pub(crate) struct Target {
     /// The database, as postgres://USER@HOST:PORT/NAME
     ///
     /// Others on this machine can see the command line: a password is better kept in a variable, in PGPASSWORD or in ~/.pgpass.
+    /// Several hosts, as HOST1:PORT1,HOST2:PORT2, are tried in their order, and the primary is taken.
     /// Without it, the file's `database` is taken, then `DATABASE_URL`, then PGHOST, PGPORT, PGDATABASE, PGUSER and their kin as psql does.
     // A plain string: a parser's complaint would repeat the value, with its password.
     #[arg(long, value_name = "URL")]
@@ -82,31 +84,34 @@ impl Target {
     /// Opens a connection for looking at the state of things: large plans over small tables, which take seconds to compile and
     /// microseconds to run.
     pub(crate) async fn connect_to_look(&self) -> Result<PgConnection, Failure> {
-        match open(self.options()?.options([("jit", "off")])).await {
+        match open(self.options()?.map(|options| options.options([("jit", "off")]))).await {
             // A pooler does not let settings through.
             Err(failure) if failure.to_string().contains("startup parameter") => open(self.options()?).await,
             opened => opened,
         }
     }
 
-    fn options(&self) -> Result<PgConnectOptions, Failure> {
+    fn options(&self) -> Result<Servers, Failure> {
         let options = match self.database.as_deref() {
             Some(url) => options(Some(url)),
             None => config::database(&self.source),
         };
         // A slow statement is the server's to log; here it would drown the answer.
-        Ok(options?.application_name("postrider").disable_statement_logging())
+        Ok(options?.map(|options| options.application_name("postrider").disable_statement_logging()))
     }
 }
 
 /// Opens a connection, or says where to it could not be opened.
-pub(crate) async fn open(options: PgConnectOptions) -> Result<PgConnection, Failure> {
-    let place = describe(&options);
-    match tokio::time::timeout(PATIENCE, options.connect()).await {
+pub(crate) async fn open(servers: Servers) -> Result<PgConnection, Failure> {
+    let place = describe(&servers);
+    match tokio::time::timeout(PATIENCE, servers.connect()).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) => {
-            let exit = Exit::of_connecting(&error);
-            Err(Failure::new(exit, anyhow::Error::new(error).context(format!("cannot connect to {place}"))))
+            let (exit, error) = match error {
+                log::Error::Database(error) => (Exit::of_connecting(&error), anyhow::Error::new(error)),
+                error => (Exit::Unavailable, anyhow::Error::new(error)),
+            };
+            Err(Failure::new(exit, error.context(format!("cannot connect to {place}"))))
         }
         Err(_) => Err(Failure::new(
             Exit::Unavailable,
@@ -116,7 +121,7 @@ pub(crate) async fn open(options: PgConnectOptions) -> Result<PgConnection, Fail
 }
 
 /// What a URL says, or without one the variables of libpq.
-pub(crate) fn options(url: Option<&str>) -> Result<PgConnectOptions, Failure> {
+pub(crate) fn options(url: Option<&str>) -> Result<Servers, Failure> {
     check_variables()?;
     if let Some(url) = url {
         let (url, ignored) = checked(url)?;
@@ -136,7 +141,7 @@ pub(crate) fn options(url: Option<&str>) -> Result<PgConnectOptions, Failure> {
              so on as for psql",
         ));
     }
-    Ok(PgConnectOptions::new())
+    Servers::from_env().map_err(|error| Failure::new(Exit::Configuration, error))
 }
 
 /// sqlx takes its default where one of these cannot be read: another server, or no encryption.
@@ -144,8 +149,9 @@ fn check_variables() -> Result<(), Failure> {
     let wrong = |name: &str, wanted: &str| {
         Err(Failure::configuration(format!("the variable {name} must be {wanted}")))
     };
-    if env::var("PGPORT").is_ok_and(|port| port.parse::<u16>().is_err()) {
-        return wrong("PGPORT", "a port, such as 5432");
+    let is_port = |port: &str| port.is_empty() || port.parse::<u16>().is_ok();
+    if env::var("PGPORT").is_ok_and(|ports| ports.is_empty() || !ports.split(',').all(is_port)) {
+        return wrong("PGPORT", "a port, such as 5432, or one for each host of PGHOST, separated by commas");
     }
     if env::var("PGSSLMODE").is_ok_and(|mode| mode.parse::<PgSslMode>().is_err()) {
         return wrong("PGSSLMODE", "disable, allow, prefer, require, verify-ca or verify-full");
@@ -187,14 +193,11 @@ fn checked(url: &str) -> Result<(String, Vec<&str>), Failure> {
 }
 
 /// Where it goes, without the password.
-fn describe(options: &PgConnectOptions) -> String {
+fn describe(servers: &Servers) -> String {
+    let options = servers.last();
     let user = options.get_username();
     let database = options.get_database().unwrap_or(user);
-    let port = options.get_port();
-    match options.get_socket() {
-        Some(socket) => format!("database {database} at {} as {user}", socket.display()),
-        None => format!("database {database} at {}:{port} as {user}", options.get_host()),
-    }
+    format!("database {database} at {servers} as {user}")
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ use anyhow::Context as _;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
+use postrider::log::Servers;
 use postrider_relay::SinkStatus;
-use sqlx::postgres::PgConnectOptions;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -66,7 +66,7 @@ pub(crate) struct Serving {
 pub(crate) async fn serve(
     settings: Settings,
     status: Status,
-    database: PgConnectOptions,
+    database: Servers,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Serving, Failure> {
     let wanted = settings.listen;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use postrider::log::{self, BatchBytes, session};
-use sqlx::postgres::{PgPoolOptions, PgSslMode};
+use postrider::log::{self, BatchBytes, Servers, session};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -257,17 +257,18 @@ async fn is_primary(connection: &mut PgConnection) -> Result<bool, sqlx::Error> 
 
 /// Said once, because it is easily overlooked: only `verify-full` makes sure who answers.
 fn warn_if_unverified(settings: &RelaySettings) {
-    let database = &settings.database;
-    let host = database.get_host();
-    let is_local = database.get_socket().is_some() || ["localhost", "127.0.0.1", "::1"].contains(&host);
-    let mode = database.get_ssl_mode();
-    if !is_local && !matches!(mode, PgSslMode::VerifyFull) {
-        tracing::warn!(
-            host,
-            sslmode = ?mode,
-            "the server's certificate is not verified, and with prefer the connection may not even be encrypted; set \
-             sslmode=verify-full and sslrootcert"
-        );
+    for database in settings.database.each() {
+        let host = database.get_host();
+        let is_local = database.get_socket().is_some() || ["localhost", "127.0.0.1", "::1"].contains(&host);
+        let mode = database.get_ssl_mode();
+        if !is_local && !matches!(mode, PgSslMode::VerifyFull) {
+            tracing::warn!(
+                host,
+                sslmode = ?mode,
+                "the server's certificate is not verified, and with prefer the connection may not even be encrypted; set \
+                 sslmode=verify-full and sslrootcert"
+            );
+        }
     }
 }
 
@@ -286,7 +287,10 @@ fn pool(settings: &RelaySettings) -> PgPool {
                 is_primary(connection).await?.then_some(()).ok_or_else(refused)
             })
         })
-        .connect_lazy_with(session::well_mannered(
-            settings.database.clone().application_name("postrider (parking)"),
-        ))
+        .connect_lazy_with(parking(&settings.database))
+}
+
+/// For the pool: where the primary was last found.
+pub(crate) fn parking(servers: &Servers) -> PgConnectOptions {
+    session::well_mannered(servers.last().clone().application_name("postrider (parking)"))
 }

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use postrider::log::{Hint, Start};
-use sqlx::postgres::PgConnectOptions;
+use postrider::log::{Hint, Servers, Start};
 
 use crate::sinks::Target;
 
@@ -13,9 +12,9 @@ use crate::sinks::Target;
 pub struct RelaySettings {
     /// Shown to operators as the holder of its lanes.
     pub name: String,
-    /// The database with the log, on its primary. Over a network, with `sslmode=verify-full` and the CA in `sslrootcert`: `prefer`, which
+    /// The database with the log, on its primary: one server, or all that may be it. Over a network, with `sslmode=verify-full` and the CA in `sslrootcert`: `prefer`, which
     /// is the default, goes on in the clear where the server offers no TLS, and neither it nor `require` looks at the certificate.
-    pub database: PgConnectOptions,
+    pub database: Servers,
     /// How the log is read and kept.
     pub log: LogSettings,
     /// Above this many bytes of resident memory buffers shrink, then the relay drains and ends.
@@ -30,7 +29,7 @@ pub struct RelaySettings {
 
 impl RelaySettings {
     /// The defaults, for this database and these sinks.
-    pub fn new(database: PgConnectOptions, sinks: Vec<SinkSettings>) -> Self {
+    pub fn new(database: Servers, sinks: Vec<SinkSettings>) -> Self {
         Self {
             name: format!("relay {}", std::process::id()),
             database,
@@ -49,7 +48,7 @@ impl fmt::Debug for RelaySettings {
         let Self { name, database, log, memory_limit, drain, connections, sinks } = self;
         f.debug_struct("RelaySettings")
             .field("name", name)
-            .field("database", &(database.get_host(), database.get_port(), database.get_database()))
+            .field("database", database)
             .field("log", log)
             .field("memory_limit", memory_limit)
             .field("drain", drain)
@@ -62,12 +61,10 @@ impl fmt::Debug for RelaySettings {
 impl RelaySettings {
     /// Whether pipelines can go on when these settings take the place of others.
     pub(crate) fn shares_with(&self, other: &Self) -> bool {
-        // The options of a connection cannot be compared; what they print can, password included. It is compared and goes nowhere.
-        let database = |settings: &Self| format!("{:?}", settings.database);
         self.name == other.name
             && self.log == other.log
             && self.connections == other.connections
-            && database(self) == database(other)
+            && self.database.is_same(&other.database)
     }
 }
 
@@ -215,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_holds_no_password() {
-        let database = PgConnectOptions::new_without_pgpass().host("db.example").password("c4n4ry");
+        let database = "postgres://me:c4n4ry@db.example/shop".parse().unwrap();
         let printed = format!("{:?}", RelaySettings::new(database, Vec::new()));
         assert!(printed.contains("db.example") && !printed.contains("c4n4ry"), "{printed}");
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use postrider::log::Servers;
 use postrider_relay::prepare::Preparer;
 use postrider_relay::settings::{LogSettings as ReadingSettings, RelaySettings, Retry, SinkSettings};
 use postrider_relay::units::{Size, Span};
-use sqlx::postgres::PgConnectOptions;
 use tracing_subscriber::EnvFilter;
 
 use super::finding::Finding;
@@ -157,7 +157,7 @@ impl Checker<'_> {
     }
 
     /// The database, by the file, a flag, a variable or the variables of libpq.
-    pub(super) fn database(&mut self, file: &File, depth: Depth) -> Option<PgConnectOptions> {
+    pub(super) fn database(&mut self, file: &File, depth: Depth) -> Option<Servers> {
         // With only the syntax to look at, the database may be named where the file will be used.
         if file.database.is_none() && depth == Depth::Syntax {
             return None;
@@ -205,7 +205,8 @@ impl Checker<'_> {
             }
             sinks.push(settings);
         }
-        let mut relay = RelaySettings::new(database?.application_name("postrider"), sinks);
+        let mut relay =
+            RelaySettings::new(database?.map(|options| options.application_name("postrider")), sinks);
         if let Some(name) = &file.relay.name {
             relay.name.clone_from(name);
         }

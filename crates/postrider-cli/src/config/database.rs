@@ -1,6 +1,6 @@
 //! The database alone, for the commands that need nothing else of the configuration.
 
-use sqlx::postgres::PgConnectOptions;
+use postrider::log::Servers;
 
 use super::check::Checker;
 use super::environment::Environment;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 const DATABASE: &str = "database";
 
 /// The database as `run` would find it. Whatever else is wrong with the file is no concern of who asks this.
-pub(crate) fn database(source: &Source) -> Result<PgConnectOptions, Failure> {
+pub(crate) fn database(source: &Source) -> Result<Servers, Failure> {
     let path = source.file();
     let text = path.as_deref().map(content).transpose()?.unwrap_or_default();
     let shape = shape::shape();

@@ -26,7 +26,8 @@ use crate::logging;
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct File {
-    /// The database with the log, on its primary, as `postgres://USER:PASSWORD@HOST:PORT/NAME`. Without it `DATABASE_URL` is taken,
+    /// The database with the log, on its primary, as `postgres://USER:PASSWORD@HOST:PORT/NAME`. With several
+    /// hosts, `HOST1:PORT1,HOST2:PORT2`, the one that is the primary is taken, also after a failover. Without it `DATABASE_URL` is taken,
     /// then `PGHOST`, `PGDATABASE` and so on as by psql.
     #[schemars(extend("writeOnly" = true))]
     pub(crate) database: Option<String>,
@@ -159,7 +160,7 @@ pub(crate) struct Relay {
 impl Default for Relay {
     fn default() -> Self {
         let RelaySettings { memory_limit, drain, connections, .. } =
-            RelaySettings::new(PgConnectOptions::new_without_pgpass(), Vec::new());
+            RelaySettings::new(PgConnectOptions::new_without_pgpass().into(), Vec::new());
         Self { name: None, memory_limit: Size(memory_limit), drain: Span(drain), connections }
     }
 }

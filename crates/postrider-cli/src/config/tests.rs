@@ -37,7 +37,7 @@ fn bad<const N: usize>(text: &str, variables: [(&str, &str); N], words: &[&str])
 
 #[test]
 fn an_empty_file_and_no_file_are_the_defaults() {
-    let wanted = RelaySettings::new(PgConnectOptions::new_without_pgpass(), Vec::new());
+    let wanted = RelaySettings::new(PgConnectOptions::new_without_pgpass().into(), Vec::new());
     for text in ["", "# nothing\n", "log:\nsinks:\n", "{}"] {
         let config = good(text, [URL]);
         assert_eq!(config.relay.log, wanted.log);
@@ -77,7 +77,7 @@ logs: { format: json, level: debug }
 "#;
     let config = good(text, []);
     let relay = &config.relay;
-    assert_eq!(relay.database.get_host(), "db.example");
+    assert_eq!(relay.database.last().get_host(), "db.example");
     assert_eq!(relay.name, "a relay");
     assert_eq!(relay.log.retention, Duration::from_hours(14 * 24));
     assert_eq!(relay.log.max_slot_size, Some(1 << 30));
@@ -116,7 +116,7 @@ fn a_flag_wins_over_a_variable_that_over_the_file_that_over_the_ambient() {
         ("POSTRIDER_RELAY_NAME", ""),
     ];
     let config = good(text, variables);
-    assert_eq!(config.relay.database.get_database(), Some("file"));
+    assert_eq!(config.relay.database.last().get_database(), Some("file"));
     assert_eq!(config.relay.drain, Duration::from_secs(2));
     assert_eq!(config.relay.log.idle.0, Duration::from_millis(9));
     assert_eq!(config.relay.name, "file", "an empty variable is none");
@@ -127,13 +127,13 @@ fn a_flag_wins_over_a_variable_that_over_the_file_that_over_the_ambient() {
         ..Overrides::default()
     };
     let config = with(text, &overrides, variables).config.unwrap();
-    assert_eq!(config.relay.database.get_database(), Some("flag"));
+    assert_eq!(config.relay.database.last().get_database(), Some("flag"));
     assert_eq!(config.relay.drain, Duration::from_secs(3));
     let config = good(text, [URL, ("POSTRIDER_DATABASE", "postgres://h/ours")]);
-    assert_eq!(config.relay.database.get_database(), Some("ours"));
+    assert_eq!(config.relay.database.last().get_database(), Some("ours"));
     // A variable that the file wants and nobody needs is not asked for.
     let config = with("database: ${NO}", &overrides, []).config.unwrap();
-    assert_eq!(config.relay.database.get_database(), Some("flag"));
+    assert_eq!(config.relay.database.last().get_database(), Some("flag"));
 }
 
 #[test]
@@ -334,7 +334,7 @@ mod documents {
             assert!(is_there, "{} does not occur", path.join("."));
         });
         let config = examined.config.unwrap();
-        let wanted = RelaySettings::new(PgConnectOptions::new_without_pgpass(), Vec::new());
+        let wanted = RelaySettings::new(PgConnectOptions::new_without_pgpass().into(), Vec::new());
         assert_eq!(config.relay.log, wanted.log);
         for sink in &config.relay.sinks {
             let wanted = postrider_relay::SinkSettings::new(&sink.name, sink.target.clone());

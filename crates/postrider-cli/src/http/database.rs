@@ -6,7 +6,7 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use sqlx::postgres::PgConnectOptions;
+use postrider::log::{Error, Servers};
 use sqlx::{ConnectOptions as _, PgConnection};
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
@@ -32,7 +32,7 @@ const SETTINGS: &[(&str, &str)] = &[
 
 /// Asks, and remembers for a second.
 pub(super) struct Database {
-    options: PgConnectOptions,
+    servers: Servers,
     known: Mutex<Known>,
 }
 
@@ -108,11 +108,13 @@ impl Seen {
 }
 
 impl Database {
-    pub(super) fn new(options: &PgConnectOptions) -> Self {
-        let options = options.clone().application_name("postrider metrics").options(SETTINGS.iter().copied());
-        // These come with every scrape.
-        let options = options.disable_statement_logging();
-        Self { options, known: Mutex::default() }
+    pub(super) fn new(servers: &Servers) -> Self {
+        let servers = servers.clone().map(|options| {
+            let options = options.application_name("postrider metrics").options(SETTINGS.iter().copied());
+            // These come with every scrape.
+            options.disable_statement_logging()
+        });
+        Self { servers, known: Mutex::default() }
     }
 
     /// Whether it answers.
@@ -162,14 +164,14 @@ impl Database {
         up
     }
 
-    async fn ask(&self, connection: Option<PgConnection>) -> sqlx::Result<(PgConnection, Answer)> {
+    async fn ask(&self, connection: Option<PgConnection>) -> Result<(PgConnection, Answer), Error> {
         if let Some(mut connection) = connection
             && let Ok(answer) = clock(&mut connection).await
         {
             return Ok((connection, answer));
         }
         // None yet, or the server was restarted behind it.
-        let mut connection = self.options.connect().await?;
+        let mut connection = self.servers.connect().await?;
         let answer = clock(&mut connection).await?;
         Ok((connection, answer))
     }
@@ -235,7 +237,11 @@ fn had<T>(part: &str, result: sqlx::Result<T>) -> Option<T> {
     }
 }
 
-fn in_words(error: &sqlx::Error) -> String {
+fn in_words(error: &Error) -> String {
+    let error = match error {
+        Error::Database(error) => error,
+        error => return redact(&error.to_string()),
+    };
     let mut words = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

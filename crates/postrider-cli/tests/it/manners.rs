@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use crate::support::{End, empty_database, postrider, postrider_on};
+use crate::world::installed;
 
 const COMMANDS: [&str; 12] = [
     "init",
@@ -73,6 +74,40 @@ fn nobody_listening_is_69() {
         assert_eq!(lines[0], format!("error: cannot connect to database shop at 127.0.0.1:{port} as me"));
         assert!(lines[1].starts_with("  caused by: ") && lines[1].contains("refused"), "{lines:?}");
     }
+}
+
+/// As libpq takes them, in the URL and in the variables.
+#[tokio::test]
+async fn fault_13_of_several_hosts_the_one_that_answers_is_taken() {
+    let database = installed().await;
+    let port = database.server().port();
+    let url = database.url_via(1).replace(":1/", &format!(":1,127.0.0.1:{port}/"));
+    let end = End::of(&mut postrider_on(&url, &["status"])).expect(0);
+    assert!(end.stdout.starts_with("no sinks"), "{}", end.stdout);
+    let variables = [
+        ("PGHOST", "127.0.0.1,127.0.0.1".to_owned()),
+        ("PGPORT", format!("1,{port}")),
+        ("PGDATABASE", database.name().to_owned()),
+        ("PGUSER", "postgres".to_owned()),
+        ("PGTARGETSESSIONATTRS", "read-write".to_owned()),
+    ];
+    End::of(postrider(&["emit", "order.paid", "{}"]).envs(variables.clone())).expect(0);
+
+    let end =
+        End::of(&mut postrider_on("postgres://me@127.0.0.1:1,127.0.0.1:2/shop", &["status"])).expect(69);
+    for words in [
+        "error: cannot connect to database shop at 127.0.0.1:1, 127.0.0.1:2 as me\n",
+        "caused by: none of the servers is a primary that answers: 127.0.0.1:1: Connection refused",
+        "; 127.0.0.1:2: Connection refused",
+    ] {
+        assert!(end.stderr.contains(words), "{words:?} in {}", end.stderr);
+    }
+    let lists = [variables.as_slice(), &[("PGPORT", "1,2,3".to_owned())]].concat();
+    let end = End::of(postrider(&["status"]).envs(lists)).expect(78);
+    assert!(end.stderr.contains("the lists of hosts and ports must be of the same length"), "{}", end.stderr);
+    let end = End::of(&mut postrider_on("postgres://h1,h2/shop?target_session_attrs=standby", &["status"]))
+        .expect(78);
+    assert!(end.stderr.contains("target_session_attrs must be read-write"), "{}", end.stderr);
 }
 
 #[tokio::test]

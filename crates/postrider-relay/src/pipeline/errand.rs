@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use postrider::log::Error;
 use postrider::log::error::Result;
 use postrider::log::parking::{self, Attempt, Due, Holder};
+use postrider::log::{Error, Servers};
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use super::Fittings;
 use super::recent::Known;
+use crate::relay;
 use crate::sink::BoxFuture;
 
 /// What came of an errand.
@@ -50,8 +52,27 @@ fn within(patience: Duration, errand: impl Future<Output = Result<Errand>> + Sen
 /// How errands are run.
 #[derive(Debug, Clone)]
 pub(super) struct Desk {
-    pub(super) pool: PgPool,
-    pub(super) patience: Duration,
+    pool: PgPool,
+    patience: Duration,
+    servers: Servers,
+    /// Which of them the pool connects to.
+    place: Option<usize>,
+}
+
+impl Desk {
+    pub(super) fn new(fittings: &Fittings) -> Self {
+        let (pool, relay) = (fittings.pool.clone(), &fittings.relay);
+        Self { pool, patience: relay.log.patience, servers: relay.database.clone(), place: None }
+    }
+
+    /// After a failover the reader has found another server. A pool knows one, and asks which at each attempt to connect.
+    pub(super) fn follow(&mut self) {
+        let place = Some(self.servers.place());
+        if self.place != place {
+            self.place = place;
+            self.pool.set_connect_options(relay::parking(&self.servers));
+        }
+    }
 }
 
 pub(super) fn news(desk: Desk, holder: Holder, lanes: Vec<i16>) -> Running {

@@ -120,7 +120,7 @@ async fn once(
     let mut pipeline = Pipeline {
         settings: Arc::clone(settings),
         reader,
-        desk: Desk { pool: fittings.pool.clone(), patience: fittings.relay.log.patience },
+        desk: Desk::new(fittings),
         face: face.clone(),
         telemetry: Telemetry::new(&settings.name, settings.target.kind()),
         stop: stop.clone(),
@@ -219,6 +219,7 @@ impl Pipeline {
         if let Some(known) = self.reader.timeline().and_then(|timeline| self.recent.on_timeline(timeline)) {
             self.doubtful = Some(known);
         }
+        self.desk.follow();
         let lanes = self.reader.lanes();
         let state = match self.face.state() {
             _ if self.paused => State::Paused,

@@ -87,7 +87,7 @@ pub(crate) fn count(number: usize) -> Result<f64> {
 pub(crate) async fn read_all(database: &Database, sink: &str, events: u32) -> Result<f64> {
     let reading = ReaderOptions { start: Start::Earliest, page: 1000, ..ReaderOptions::new(sink) };
     let begin = Instant::now();
-    let mut reader = Reader::open(options(database)?, reading).await?;
+    let mut reader = Reader::open(options(database)?.into(), reading).await?;
     let mut found = 0;
     while found < usize::try_from(events)? {
         let batch = reader.next().await?;
@@ -110,7 +110,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start(database: &Database, sink: &str) -> Result<Self> {
-        let mut reader = Reader::open(options(database)?, ReaderOptions::new(sink)).await?;
+        let mut reader = Reader::open(options(database)?.into(), ReaderOptions::new(sink)).await?;
         let (sender, batches) = mpsc::unbounded_channel();
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -19,6 +18,7 @@ use super::lease;
 use super::link::Link;
 use super::parking::{Holder, Parking};
 use super::reader::{Batch, Kept, ReaderOptions, Settled};
+use super::servers::Servers;
 use super::settling::{Ended, Meanwhile, Running, end_of};
 use super::sink::Start;
 use super::wake::{Action, Event, Sleeper};
@@ -57,7 +57,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Driver {
-    database: PgConnectOptions,
+    database: Servers,
     options: ReaderOptions,
     holder: Holder,
     link: Option<Link>,
@@ -93,7 +93,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) async fn connect(
-        database: PgConnectOptions,
+        database: Servers,
         options: ReaderOptions,
         batches: mpsc::Sender<Result<Batch>>,
         commands: mpsc::Receiver<Command>,

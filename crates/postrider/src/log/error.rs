@@ -42,10 +42,17 @@ pub enum Error {
 
     /// Connected to a standby.
     #[error(
-        "this server is a standby (or read-only): the log can only be read on the primary; give the primary's own address, or a \
-         name that follows it (a list of hosts with target_session_attrs is not understood here)"
+        "this server is a standby (or read-only): the log can only be read on the primary; give the primary's own address, a name \
+         that follows it, or all the hosts that may be it, as postgres://h1,h2/NAME"
     )]
     NotPrimary,
+
+    /// Of several servers none will do.
+    #[error("none of the servers is a primary that answers: {tried}")]
+    NoPrimary {
+        /// Each with what is wrong with it.
+        tried: String,
+    },
 
     /// Something between us and the server takes no settings for a session.
     #[error(
@@ -237,6 +244,7 @@ impl Error {
             Self::LeaseLost { .. }
             | Self::ConnectionLost { .. }
             | Self::NotPrimary
+            | Self::NoPrimary { .. }
             | Self::NoAnswer { .. }
             | Self::Forgotten { .. } => true,
             _ => false,

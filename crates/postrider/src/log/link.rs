@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
@@ -16,6 +15,7 @@ use super::progress::Tenure;
 use super::reader::{Kept, ReaderOptions};
 use super::ring::Turn;
 use super::round::{self, Page, Round};
+use super::servers::Servers;
 use super::settling::{Holding, Meanwhile};
 use super::wake::Sleeper;
 use super::{flush, identity, lease, ring, session, share, sink};
@@ -57,17 +57,17 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) async fn connect(
-        database: &PgConnectOptions,
+        database: &Servers,
         options: &ReaderOptions,
         reader: Uuid,
         kept: &Kept,
     ) -> Result<Self> {
-        let mut connection = session::connect(database).await?;
+        let (mut connection, server) = session::connect_to(database).await?;
         let timeline = identity::check(&mut connection).await?;
         let tenure = sink::open(&mut connection, &options.sink, options.start).await?;
-        // Before the bell, which can do without a connection.
-        let settler = session::connect(database).await?;
-        let bell = Bell::hang(database, &mut connection, options.hint).await?;
+        // To the same server, and before the bell, which can do without a connection.
+        let settler = session::connect(&server).await?;
+        let bell = Bell::hang(&server, &mut connection, options.hint).await?;
         let lanes: i32 = sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut connection).await?;
         let now = Instant::now();
         let mut link = Self {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -18,6 +17,7 @@ use super::link::Found;
 use super::parking::{Holder, Parking};
 use super::record::Record;
 use super::ring::Retention;
+use super::servers::Servers;
 use super::sink::Start;
 
 /// How a reader reads.
@@ -187,7 +187,7 @@ pub struct Reader {
 
 impl Reader {
     /// Connects, checks that this is the database the cursors were made in, and takes its share of the lanes.
-    pub async fn open(database: PgConnectOptions, options: ReaderOptions) -> Result<Self> {
+    pub async fn open(database: Servers, options: ReaderOptions) -> Result<Self> {
         let sink = options.sink.clone();
         let (batch_sender, batches) = mpsc::channel(1);
         let (commands, command_receiver) = mpsc::channel(1);

@@ -4,6 +4,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, PgConnection, Row};
 
 use super::error::{Error, Result};
+use super::servers::Servers;
 use crate::schema;
 
 /// Set at connect, whatever the role or the database has by default. A default of SERIALIZABLE would make our read fail *the user's*
@@ -52,6 +53,11 @@ pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
     }
     schema::check_version(&mut connection).await?;
     Ok(connection)
+}
+
+/// As [`connect`], to the first of several servers that will do; and which it is.
+pub(super) async fn connect_to(servers: &Servers) -> Result<(PgConnection, PgConnectOptions)> {
+    servers.find(|options| async move { connect(&options).await }).await
 }
 
 fn refused_by_pooler(error: sqlx::Error) -> Error {

@@ -105,7 +105,7 @@ async fn highest_xid(connection: &mut PgConnection) -> i64 {
 
 /// Refused, with these words in the message.
 async fn assert_refused(database: &Database, words: &str) {
-    let error = Reader::open(options(database), reading("test")).await.err().expect("opened");
+    let error = Reader::open(options(database).into(), reading("test")).await.err().expect("opened");
     assert!(matches!(error, Error::Rebase { .. }), "{error}");
     assert!(error.to_string().contains(words), "{error}");
     assert!(error.to_string().contains("postrider rebase"), "{error}");

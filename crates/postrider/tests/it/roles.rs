@@ -253,11 +253,11 @@ async fn fault_113_a_relay_reads_the_log_and_not_the_business() {
         run(&mut owner, "create table public.business (secret text)").await;
         emit(&mut owner, "first", "k").await;
         let options = ReaderOptions { start: Start::Earliest, ..ReaderOptions::new("test") };
-        let mut reader = Reader::open(user.options.clone(), options.clone()).await.unwrap();
+        let mut reader = Reader::open(user.options.clone().into(), options.clone()).await.unwrap();
         assert_eq!(reader.silence(), None, "{version}");
         assert_eq!(read_types(&mut reader, 1).await, ["first"], "{version}");
         // A second one shares the lanes, and gives them back.
-        Reader::open(user.options.clone(), options).await.unwrap().close().await.unwrap();
+        Reader::open(user.options.clone().into(), options).await.unwrap().close().await.unwrap();
         reader.close().await.unwrap();
 
         let mut relay = user.connect().await;

@@ -59,7 +59,7 @@ pub fn reading(sink: &str) -> ReaderOptions {
 }
 
 pub async fn open(database: &Database, options: ReaderOptions) -> Reader {
-    Reader::open(self::options(database), options).await.unwrap()
+    Reader::open(self::options(database).into(), options).await.unwrap()
 }
 
 /// The next batch, or a panic if none comes.

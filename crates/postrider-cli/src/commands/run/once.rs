@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use postrider::log::Servers;
 use postrider_relay::{Relay, SinkStatus, State};
 use sqlx::PgConnection;
-use sqlx::postgres::PgConnectOptions;
 
 use super::failure;
 use super::signals::Signals;
@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     // What is asked has large plans over little data.
-    let database = config.relay.database.clone().options([("jit", "off")]);
+    let database = config.relay.database.clone().map(|options| options.options([("jit", "off")]));
     let mut connection = tokio::select! {
         opened = open(database, patience) => opened?,
         _ = signals.next() => return Ok(Exit::Failed),
@@ -66,7 +66,7 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
 }
 
 /// A database that is away may come back.
-async fn open(database: PgConnectOptions, patience: Duration) -> Result<PgConnection, Failure> {
+async fn open(database: Servers, patience: Duration) -> Result<PgConnection, Failure> {
     let begun = Instant::now();
     loop {
         match connect::open(database.clone()).await {

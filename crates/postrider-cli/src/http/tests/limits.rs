@@ -36,7 +36,7 @@ async fn a_head_without_end_is_refused() {
 async fn a_port_that_is_taken_is_a_wrong_configuration() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = super::settings(taken.local_addr().unwrap());
-    let options = sqlx::postgres::PgConnectOptions::new();
+    let options = sqlx::postgres::PgConnectOptions::new().into();
     let failure = serve(settings, Arc::new(Vec::new), options, future::pending()).await.unwrap_err();
     assert_eq!(failure.exit(), Exit::Configuration);
     assert!(failure.to_string().contains("http.listen"), "{failure}");

@@ -1,15 +1,17 @@
 //! A standby takes over.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use postrider_relay::{Relay, RelaySettings, State};
+use postrider_relay::settings::Retry;
+use postrider_relay::{Relay, RelaySettings, SinkSettings, State};
 use postrider_testkit::{Database, PostgresServer, Proxy, Settings, Version};
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::{eventually, proxy_of, run, runs, says, state, stays};
-use crate::support::{Probe, database, database_on, emit, emit_many, settings, sink, start, until};
+use crate::support::{Answer, Probe, database, database_on, emit, emit_many, settings, sink, start, until};
 
 /// A primary with a standby, and a relay that reaches whichever the proxy points to.
 struct Pair {
@@ -164,6 +166,47 @@ async fn fault_13_a_standby_is_refused_in_words_until_the_address_is_the_primary
     says(&relay, "this server is a standby").await;
     emit_many(&mut primary, 100, 100, 10).await;
     pair.point_at(&pair.primary);
+    pair.probe.wait_for(200).await;
+    runs(&relay).await;
+    assert_eq!(pair.taken().len(), pair.probe.count(), "none twice");
+    relay.stop().await;
+}
+
+/// The list of libpq: whoever is the primary is found, by the reader and by the pool that parked events are tried again through.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_13_of_several_hosts_the_primary_is_taken_also_after_a_failover() {
+    let pair = Pair::new().await;
+    let mut primary = pair.database.connect().await.unwrap();
+    let (standby, first) = (pair.standby.port(), pair.primary.port());
+    let name = pair.database.name();
+    let list = format!(
+        "postgres://postgres@127.0.0.1:{standby},127.0.0.1:{first}/{name}?target_session_attrs=read-write"
+    );
+    let retry = Retry { first: Duration::from_millis(10), ..Retry::default() };
+    let mut settings =
+        settings(&pair.database, vec![SinkSettings { retry, ..sink("probe", pair.probe.target()) }]);
+    settings.database = list.parse().unwrap();
+    let relay = Relay::start(settings).unwrap();
+    emit_many(&mut primary, 0, 100, 10).await;
+    pair.probe.wait_for(100).await;
+    until(
+        &mut primary,
+        "select coalesce(bool_and(replay_lsn >= pg_current_wal_lsn()), false) from pg_stat_replication",
+    )
+    .await;
+
+    pair.primary.crash().await.unwrap();
+    let said = says(&relay, "none of the servers is a primary that answers").await;
+    assert!(said.contains(&format!("127.0.0.1:{first}: ")), "{said}");
+    assert!(said.contains(&format!("127.0.0.1:{standby}: a standby")), "{said}");
+    let refused = AtomicBool::new(false);
+    pair.probe.answer(move |message| match message.r#type {
+        "100" if !refused.swap(true, Ordering::Relaxed) => Answer::Refuse,
+        _ => Answer::Take,
+    });
+    run(&mut pair.standby.connect().await.unwrap(), "select pg_promote()").await;
+    let mut promoted = PgConnection::connect(&pair.standby.url(name)).await.unwrap();
+    emit_many(&mut promoted, 100, 100, 10).await;
     pair.probe.wait_for(200).await;
     runs(&relay).await;
     assert_eq!(pair.taken().len(), pair.probe.count(), "none twice");

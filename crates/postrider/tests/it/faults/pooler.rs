@@ -17,7 +17,7 @@ async fn fault_26_a_reader_behind_a_pooler_is_refused_and_leaves_nothing_behind(
         let database = database().await;
         let pooler = PgBouncer::start(database.server(), pool_size).await.unwrap();
         let through: PgConnectOptions = pooler.url(&database).parse().unwrap();
-        let error = Reader::open(through, reading("test")).await.err().expect("opened");
+        let error = Reader::open(through.into(), reading("test")).await.err().expect("opened");
         assert!(matches!(error, Error::Pooler(_)), "{error}");
         assert!(error.to_string().contains("connect to the server itself"), "{error}");
         assert!(!error.is_transient());

@@ -9,7 +9,7 @@ use sqlx::AssertSqlSafe;
 use crate::support::{PATIENCE, database, database_of, emit, open, options, read_types, reading, run};
 
 async fn remedy_of_refusal(database: &Database, words: &str) -> String {
-    let error = Reader::open(options(database), reading("test")).await.err().expect("opened");
+    let error = Reader::open(options(database).into(), reading("test")).await.err().expect("opened");
     assert!(error.to_string().contains(words), "{error}");
     assert!(!error.is_transient());
     match error {

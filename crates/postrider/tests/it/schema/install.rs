@@ -153,7 +153,7 @@ async fn a_newer_schema_is_refused_with_the_remedy() {
     )
     .await;
     let from_install = schema::install(&mut connection, &Install::default()).await.unwrap_err();
-    let from_open = Reader::open(options(&database), reading("test")).await.err().expect("opened");
+    let from_open = Reader::open(options(&database).into(), reading("test")).await.err().expect("opened");
     for error in [from_install, from_open] {
         assert!(matches!(error, Error::SchemaVersion { found: 99, .. }), "{error}");
         assert!(error.to_string().contains("use a newer postrider"), "{error}");
@@ -164,7 +164,7 @@ async fn a_newer_schema_is_refused_with_the_remedy() {
 #[tokio::test]
 async fn a_database_without_the_schema_says_how_to_install_it() {
     let database = empty().await;
-    let error = Reader::open(options(&database), reading("test")).await.err().expect("opened");
+    let error = Reader::open(options(&database).into(), reading("test")).await.err().expect("opened");
     assert!(matches!(error, Error::NotInstalled), "{error}");
     assert!(error.to_string().contains("postrider init"), "{error}");
 }

@@ -140,7 +140,7 @@ async fn role_names_may_be_anything() {
     let mut options: sqlx::postgres::PgConnectOptions = database.url().parse().unwrap();
     options = options.username(&install.relay_role);
     let start = ReaderOptions { start: Start::Earliest, ..ReaderOptions::new("test") };
-    let mut reader = Reader::open(options, start).await.unwrap();
+    let mut reader = Reader::open(options.into(), start).await.unwrap();
     assert_eq!(next(&mut reader).await.len(), 1);
     reader.close().await.unwrap();
     drop(connection);

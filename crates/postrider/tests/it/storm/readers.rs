@@ -66,7 +66,7 @@ pub(super) async fn steady(storm: Arc<Storm>, receipts: Arc<Receipts>) {
     let mut options = reading("steady");
     // On a busy machine a second without a heartbeat is not a death.
     options.lease = Duration::from_mins(1);
-    let mut reader = Reader::open(self::options(&storm.database), options).await.unwrap();
+    let mut reader = Reader::open(self::options(&storm.database).into(), options).await.unwrap();
     while !storm.is_quiet() {
         let Ok(batch) = tokio::time::timeout(GLANCE, reader.next()).await else { continue };
         let batch = batch.unwrap();
@@ -82,7 +82,7 @@ async fn born(storm: &Storm, page: u32) -> Reader {
     options.page = page;
     // Long enough for a busy machine: they are to die when the dice say so.
     options.lease = Duration::from_secs(2);
-    Reader::open(self::options(&storm.database), options).await.unwrap()
+    Reader::open(self::options(&storm.database).into(), options).await.unwrap()
 }
 
 fn receive(receipts: &Receipts, reader: u32, record: &Record) {
