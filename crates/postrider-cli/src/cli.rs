@@ -1,7 +1,7 @@
 //! The command line, and what happens around every command.
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use crate::commands::{
@@ -21,7 +21,6 @@ use crate::output;
     name = "postrider",
     version,
     max_term_width = 100,
-    after_help = exit::HELP,
     disable_help_subcommand = true,
     subcommand_required = true
 )]
@@ -54,12 +53,21 @@ enum Command {
 
 /// The definition of the command line, for what is generated from it.
 pub(crate) fn command() -> clap::Command {
-    Cli::command()
+    with_exit_status(Cli::command())
+}
+
+/// Every command ends in the same ways: said behind its examples, where it has some.
+fn with_exit_status(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(with_exit_status);
+    let examples =
+        command.get_after_long_help().map(|examples| format!("{examples}\n\n")).unwrap_or_default();
+    command.after_long_help(format!("{examples}{}", exit::HELP))
 }
 
 /// Everything from the arguments to the exit status.
 pub(crate) fn main() -> Exit {
-    let cli = match Cli::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };

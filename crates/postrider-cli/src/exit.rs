@@ -17,7 +17,7 @@ pub(crate) enum Exit {
     Found = 2,
     /// The command line makes no sense. Not clap's own 2, which means something else here.
     Usage = 64,
-    /// Nobody answers at the database's address: trying again later may help.
+    /// Nobody answers at the database's address, or a sink stays away: trying again later may help.
     Unavailable = 69,
     /// An address, a setting or a variable is missing or wrong: trying again will not help.
     Configuration = 78,
@@ -30,7 +30,7 @@ Exit status:
    1  failed
    2  differences or trouble found
   64  wrong usage
-  69  the database cannot be reached
+  69  unavailable: the database cannot be reached, or a sink with run --once
   78  wrong configuration: the address, a setting, a password";
 
 impl From<Exit> for ExitCode {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt::{self, Write as _};
 
-use postrider::log;
+use postrider::log::{self, advice};
 use sqlx::postgres::PgDatabaseError;
 
 use crate::exit::Exit;
@@ -39,35 +39,27 @@ impl From<log::Error> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = format!("error: {}", self.error);
-        let mut last = self.error.to_string();
-        for cause in self.error.chain().skip(1) {
-            let message = cause.to_string();
-            // Some errors quote their cause already.
-            if !last.ends_with(&message) {
-                write!(text, "\n  caused by: {message}")?;
-            }
-            last = message;
+        let added = self.error.chain().find_map(said_by_server).unwrap_or_default();
+        let hint = added.iter().find(|(name, _)| *name == "hint").map(|(_, hint)| format!("; {hint}"));
+        let mut text = String::new();
+        for said in advice::chain(self.error.as_ref()) {
+            // It gets a line of its own.
+            let said = hint.as_deref().and_then(|hint| said.strip_suffix(hint)).unwrap_or(&said);
+            text.push_str(if text.is_empty() { "error: " } else { "\n  caused by: " });
+            text.push_str(said);
         }
-        for (name, line) in self.error.chain().find_map(said_by_server).into_iter().flatten() {
+        for (name, line) in added {
             write!(text, "\n  {name}: {line}")?;
         }
         f.write_str(&redact(&text))
     }
 }
 
-const WHO_MAY: &str = "connect as the owner of the schema, or as a member of the role for the task: postrider_emit emits, postrider_reader \
-    looks at the views, postrider_relay reads events and changes what is parked or paused (unless `postrider init` was given other names)";
-
 /// What the server adds to its message; for errors that our own functions raise this is the remedy.
 fn said_by_server<'e>(error: &'e (dyn Error + 'static)) -> Option<Vec<(&'static str, &'e str)>> {
-    let error = match error.downcast_ref::<sqlx::Error>()? {
-        sqlx::Error::Database(error) => error.try_downcast_ref::<PgDatabaseError>()?,
-        _ => return None,
-    };
-    // The server does not say who may.
-    let hint = error.hint().or_else(|| (error.code() == "42501").then_some(WHO_MAY));
-    let lines = [("detail", error.detail()), ("hint", hint)];
+    let error = error.downcast_ref::<sqlx::Error>()?;
+    let detail = error.as_database_error()?.try_downcast_ref::<PgDatabaseError>()?.detail();
+    let lines = [("detail", detail), ("hint", advice::remedy(error))];
     Some(lines.into_iter().filter_map(|(name, line)| Some((name, line?))).collect())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`Reader`] is what most callers want. The modules below are its parts, each a small thing of its own.
 
-mod advice;
+pub mod advice;
 pub mod bell;
 pub mod cursor;
 mod driver;

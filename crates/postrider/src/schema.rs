@@ -29,7 +29,7 @@ const VERSION: &str = "create or replace function postrider.schema_version() ret
 /// What can be chosen when the schema is installed.
 #[derive(Debug, Clone)]
 pub struct Install {
-    /// Into how many lanes keys are spread: a power of two, fixed once events exist. `None` keeps what is there, or 16.
+    /// Into how many lanes keys are spread: a power of two, fixed by the first installation. `None` keeps what is there, or 16.
     pub lanes: Option<i32>,
     /// The largest payload that `emit` takes, in bytes. `None` keeps what is there, or 64 MiB.
     pub max_payload: Option<i64>,

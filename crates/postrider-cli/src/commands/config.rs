@@ -31,7 +31,7 @@ enum Command {
 
 /// Find what is wrong, all at once, with lines
 ///
-/// Ends with 0 if nothing is wrong, else with 78.
+/// Ends with 0 if nothing is wrong, with 69 if all that is wrong is that the database or a sink is away, else with 78.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -83,13 +83,16 @@ impl Configuration {
 impl Check {
     async fn run(self, json: bool) -> Result<Exit, Failure> {
         let examined = config::examine(&self.source, &Overrides::default(), self.depth)?;
-        let mut findings = Vec::new();
+        let (mut findings, mut away) = (Vec::new(), Vec::new());
         if self.depth >= Depth::References {
             folders(&examined, &mut findings);
         }
         if self.depth >= Depth::Environment {
-            environment(&examined, &mut findings).await;
+            environment(&examined, &mut findings, &mut away).await;
         }
+        let is_wrong = !(examined.report.is_empty() && findings.is_empty());
+        let exit = if is_wrong { Exit::Configuration } else { Exit::Unavailable };
+        findings.append(&mut away);
         let report = examined.report_with(findings);
         let file = self.source.file().map(|path| path.display().to_string());
         if json {
@@ -97,9 +100,9 @@ impl Check {
         }
         if !report.is_empty() {
             if json {
-                return Ok(Exit::Configuration);
+                return Ok(exit);
             }
-            return Err(Failure::new(Exit::Configuration, report));
+            return Err(Failure::new(exit, report));
         }
         match file {
             Some(file) => output::say(&format!("{file} is fine")),
@@ -129,17 +132,20 @@ fn file_of(target: &Target) -> Option<PathBuf> {
     Some(PathBuf::from(keys.get("path")?.as_str()?))
 }
 
-/// What has to answer answers.
-async fn environment(examined: &Examined, findings: &mut Vec<Finding>) {
+/// What has to answer answers. Apart from what is wrong, what may be there later.
+async fn environment(examined: &Examined, findings: &mut Vec<Finding>, away: &mut Vec<Finding>) {
     let Some(config) = &examined.config else { return };
     if let Err(failure) = database(config).await {
         let message = failure.to_string();
-        findings.push(examined.finding(&["database"], message.trim_start_matches("error: ").to_owned()));
+        let list = if failure.exit() == Exit::Unavailable { &mut *away } else { &mut *findings };
+        list.push(examined.finding(&["database"], message.trim_start_matches("error: ").to_owned()));
     }
     for sink in &config.relay.sinks {
         if let Err(message) = open(&sink.target).await {
             let message = format!("the sink `{}` cannot be opened: {message}", sink.name);
-            findings.push(examined.finding(&["sinks", &sink.name, sink.target.kind()], message));
+            // A file is ours to write; what is served by others may come back.
+            let list = if sink.target.is_exclusive() { &mut *findings } else { &mut *away };
+            list.push(examined.finding(&["sinks", &sink.name, sink.target.kind()], message));
         }
     }
 }

@@ -2,11 +2,10 @@
 //! nothing else, at most once a second, and never for longer than two.
 
 use std::collections::BTreeMap;
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use postrider::log::{Error, Servers};
+use postrider::log::{Error, Servers, advice};
 use sqlx::{ConnectOptions as _, PgConnection};
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
@@ -242,14 +241,5 @@ fn in_words(error: &Error) -> String {
         Error::Database(error) => error,
         error => return redact(&error.to_string()),
     };
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !words.ends_with(&message) {
-            words = format!("{words}: {message}");
-        }
-        cause = error.source();
-    }
-    redact(&words)
+    redact(&advice::chain(error).join(": "))
 }

@@ -101,7 +101,8 @@ fn each_depth_looks_further() {
     let variables = [("SHOP_URL", "postgres://me@127.0.0.1:1/shop"), ("N", "10")];
     End::of(folder.postrider(&["config", "check"]).envs(variables)).expect(0);
     let words = ["config", "check", "--depth", "environment", "--json"];
-    let end = End::of(folder.postrider(&words).envs(variables)).expect(78);
+    // Nothing is wrong with it, and later it may work.
+    let end = End::of(folder.postrider(&words).envs(variables)).expect(69);
     let found = &end.json()["findings"][0];
     assert_eq!((&found["line"], &found["column"]), (&1.into(), &1.into()));
     assert!(found["message"].as_str().unwrap().starts_with("cannot connect to database shop"), "{found}");
@@ -196,7 +197,7 @@ fn fault_111_no_canary_in_any_output() {
             let mut command = folder.postrider(words);
             command.envs([("SECRET", CANARY), ("POSTRIDER_LOG", "trace")]);
             let end = End::of(&mut command);
-            assert!(matches!(end.code, Some(0 | 78)), "{words:?} {text} {}", end.stderr);
+            assert!(matches!(end.code, Some(0 | 69 | 78)), "{words:?} {text} {}", end.stderr);
             assert!(
                 !(end.stdout.clone() + &end.stderr).contains(CANARY),
                 "{text}: {}{}",

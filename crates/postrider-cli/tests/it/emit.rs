@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::json;
 
 use crate::support::{End, postrider, postrider_on};
-use crate::world::{ask, installed, on};
+use crate::world::{ask, installed, on, run};
 
 const EVENTS: &str = "select string_agg(type || ' ' || coalesce(key, '-') || ' ' || payload::text, ', ' order by seq) from postrider.events";
 
@@ -28,7 +28,12 @@ async fn one_event_from_the_command_line() {
     assert_eq!(document["id"].as_str().unwrap().len(), 36);
 
     let end = on(&database, &["emit", "order.paid", "hello"]).expect(1);
-    assert!(end.stderr.contains("is not JSON") && end.stderr.contains("hint: "), "{}", end.stderr);
+    assert!(end.stderr.starts_with("error: the input is refused: "), "{}", end.stderr);
+    assert!(
+        end.stderr.contains("is not JSON") && end.stderr.matches("hint: ").count() == 1,
+        "{}",
+        end.stderr
+    );
     for words in [
         &["emit"][..],
         &["emit", "a"],
@@ -37,6 +42,29 @@ async fn one_event_from_the_command_line() {
     ] {
         on(&database, words).expect(64);
     }
+}
+
+/// What the user gave is not a failure of the database, and each thing is said once.
+#[tokio::test]
+async fn what_is_wrong_with_an_event_is_said_as_it_is() {
+    let database = installed().await;
+    let end = on(&database, &["emit", "", "{}"]).expect(1);
+    assert_eq!(
+        end.stderr,
+        "error: the input is refused: the type of an event must not be empty\n  detail: Nothing was written.\n  \
+         hint: Name what happened, for example 'order.paid'.\n"
+    );
+    // Somebody who may not emit is told who may.
+    let role = format!("{}_nobody", database.name());
+    run(&database, format!("create role {role} login in role postrider_reader")).await;
+    let end = End::of(&mut postrider_on(&database.url_as(&role), &["emit", "order.paid", "{}"])).expect(1);
+    assert_eq!(
+        end.stderr,
+        "error: the database failed: permission denied for function emit\n  hint: the role lacks a privilege: make it a member of the \
+         role for the task (postrider_emit emits, postrider_reader looks at the views, postrider_relay carries events and changes \
+         what is parked or paused), or restore what that role may do with `postrider init`\n"
+    );
+    run(&database, format!("drop role {role}")).await;
 }
 
 /// Runs the binary with this text on its standard input.

@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use crate::support::{End, empty_database, postrider, postrider_on};
 use crate::world::installed;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 14] = [
     "init",
+    "run",
     "sql",
     "emit",
     "tail",
@@ -16,6 +17,7 @@ const COMMANDS: [&str; 12] = [
     "dead",
     "sinks",
     "rebase",
+    "config",
     "completions",
     "man",
 ];
@@ -58,6 +60,20 @@ fn wrong_usage_is_64() {
         let end = End::of(&mut postrider(words)).expect(64);
         assert_eq!(end.stdout, "", "{words:?}");
         assert!(!end.stderr.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn every_command_says_how_it_may_end() {
+    for command in COMMANDS {
+        let help = End::of(&mut postrider(&[command, "--help"])).expect(0).stdout;
+        for line in [
+            "Exit status:",
+            "  69  unavailable: the database cannot be reached, or a sink with run --once",
+            "  78  wrong configuration",
+        ] {
+            assert!(help.contains(line), "{line} in {help}");
+        }
     }
 }
 

@@ -53,10 +53,8 @@ impl Program {
             }
         }
         let Some(transform) = &self.transform else { return Ok(Verdict::Keep) };
-        one(transform, event, meter)
-            .and_then(|value| output::json(&value))
-            .map(Verdict::Replace)
-            .map_err(|reason| format!("transform: {reason}"))
+        // Not with `transform` before it: that is the kind of the refusal.
+        one(transform, event, meter).and_then(|value| output::json(&value)).map(Verdict::Replace)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use postrider::log::parking::{Refused, ToPark};
-use postrider::log::{Record, Standing};
+use postrider::log::{Record, Standing, advice};
 
 use super::outlet::{Delivered, Outlet, Sent};
 use super::parked::Work;
@@ -194,16 +194,6 @@ impl Pipeline {
 }
 
 /// An error with its causes.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        cause = error.source();
-    }
-    text
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    advice::chain(error).join(": ")
 }

@@ -124,17 +124,17 @@ fn numbers_keep_every_digit() {
 #[test]
 fn an_error_is_a_refusal_with_what_jq_said() {
     for (code, reason) in [
-        (".payload.total | ascii_downcase", "transform: cannot use 12.50 as string"),
-        ("error(\"no such luck\")", "transform: no such luck"),
-        (".type.x", "transform: cannot index \"order.paid\" with \"x\""),
-        ("empty", "transform: gives no value"),
-        ("1, 2", "transform: gives more than one value"),
-        ("1, error(\"late\")", "transform: late"),
-        ("nan", "transform: gives NaN, which JSON does not have"),
-        ("infinite", "transform: gives Infinity, which JSON does not have"),
-        ("{(1, 2 | tostring): 1}", "transform: gives more than one value"),
-        ("{} | .[[1]] = 1", "transform: gives an object with the name [1]; JSON has only strings"),
-        ("\"a\" | tobytes", "transform: gives bytes; JSON has only text"),
+        (".payload.total | ascii_downcase", "cannot use 12.50 as string"),
+        ("error(\"no such luck\")", "no such luck"),
+        (".type.x", "cannot index \"order.paid\" with \"x\""),
+        ("empty", "gives no value"),
+        ("1, 2", "gives more than one value"),
+        ("1, error(\"late\")", "late"),
+        ("nan", "gives NaN, which JSON does not have"),
+        ("infinite", "gives Infinity, which JSON does not have"),
+        ("{(1, 2 | tostring): 1}", "gives more than one value"),
+        ("{} | .[[1]] = 1", "gives an object with the name [1]; JSON has only strings"),
+        ("\"a\" | tobytes", "gives bytes; JSON has only text"),
     ] {
         let refusal = refusal(&mut transform(code), &order_paid());
         assert_eq!((refusal.kind, refusal.reason.as_str()), (RefusalKind::Transform, reason), "{code}");

@@ -13,7 +13,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The database answered with an error or not at all.
     #[error("the database failed: {}", advice::said(.0))]
-    Database(#[from] sqlx::Error),
+    Database(#[source] sqlx::Error),
+
+    /// A function of the schema refused its arguments.
+    #[error("the input is refused: {}", advice::said(.0))]
+    Input(#[source] sqlx::Error),
 
     /// The server said nothing for too long.
     #[error("the database did not answer within {seconds} seconds; connecting again")]
@@ -201,7 +205,8 @@ pub enum Error {
 
     /// The schema was installed with other lanes.
     #[error(
-        "this log was installed with {found} lanes; the number is fixed once events exist, so {wanted} is refused"
+        "this log was installed with {found} lanes, and their number is fixed from then on, so {wanted} is refused; leave it out, or, \
+         while nothing is in the log yet, run `drop schema postrider cascade` and install it anew"
     )]
     Lanes {
         /// As installed.
@@ -223,6 +228,12 @@ pub enum Error {
         /// What it was.
         text: String,
     },
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        if advice::is_input(&error) { Self::Input(error) } else { Self::Database(error) }
+    }
 }
 
 impl Error {

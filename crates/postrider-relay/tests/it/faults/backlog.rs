@@ -25,7 +25,7 @@ async fn fault_39_a_backlog_is_carried_with_flat_memory_at_a_steady_rate() {
         .await;
     }
     child.is(&["waiting"]).await;
-    child.open_gate();
+    child.open_gate().await;
     let begun = Instant::now();
     let mut taken = Vec::new();
     let again = loop {

@@ -1,8 +1,8 @@
 //! A relay in a process of its own, for limits that hold for a whole process: this test binary again.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,23 +10,28 @@ use postrider_relay::sink::BoxFuture;
 use postrider_relay::sinks::{Custom, Target};
 use postrider_relay::{Message, Relay, RelaySettings, Report, Sink, Unavailable, UnavailableKind};
 use postrider_testkit::{Process, run_to_end};
-use sqlx::postgres::PgConnectOptions;
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
-use tokio::process::{Child as Running, ChildStdout};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child as Running, ChildStdin, ChildStdout};
 
 use crate::support::{PATIENCE, sink};
 
 const URL: &str = "POSTRIDER_TEST_CHILD";
-const GATE: &str = "POSTRIDER_TEST_CHILD_GATE";
 
 /// Not a test: the body of the child, when it is one.
 #[test]
 fn as_a_child() {
     let Ok(url) = std::env::var(URL) else { return };
-    let gate = PathBuf::from(std::env::var(GATE).unwrap());
+    // By a line on its standard input: a file would be left behind by whoever is killed.
+    let gate = Gate::default();
+    let opened = gate.clone();
+    std::thread::spawn(move || {
+        if std::io::stdin().read_line(&mut String::new()).is_ok_and(|bytes| bytes > 0) {
+            opened.store(true, Ordering::Relaxed);
+        }
+    });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let database: PgConnectOptions = url.parse().unwrap();
+        let database = url.parse().unwrap();
         let books = Books::default();
         let mut settings = RelaySettings::new(database, vec![sink("child", target(gate, books.clone()))]);
         settings.log.lease = Duration::from_secs(1);
@@ -47,26 +52,29 @@ fn as_a_child() {
     });
 }
 
+/// Whether it takes events.
+type Gate = Arc<AtomicBool>;
+
 /// The numbers of the events that came, and how many came again.
 type Books = Arc<Mutex<(HashSet<u64>, usize)>>;
 
-/// Takes everything once the gate is there.
-fn target(gate: PathBuf, books: Books) -> Target {
+/// Takes everything once the gate is open.
+fn target(gate: Gate, books: Books) -> Target {
     Target::Custom(Custom::new("child", move || {
-        let taker = Taker { gate: gate.clone(), books: books.clone() };
+        let taker = Taker { gate: Arc::clone(&gate), books: books.clone() };
         Box::pin(async move { Ok(Box::new(taker) as Box<dyn Sink>) })
     }))
 }
 
 struct Taker {
-    gate: PathBuf,
+    gate: Gate,
     books: Books,
 }
 
 impl Sink for Taker {
     fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
         Box::pin(async move {
-            if !self.gate.exists() {
+            if !self.gate.load(Ordering::Relaxed) {
                 let why = Unavailable::new(UnavailableKind::Connection, "the gate is closed");
                 return Report::unavailable(batch.len(), why);
             }
@@ -102,13 +110,12 @@ pub enum Word {
 pub struct Child {
     running: Running,
     lines: Lines<BufReader<ChildStdout>>,
-    gate: PathBuf,
+    stdin: ChildStdin,
 }
 
 impl Child {
     /// Starts a relay for this database, with `before` in front of its command line (`taskset`).
     pub fn start(url: &str, before: &[&str]) -> Self {
-        let gate = std::env::temp_dir().join(format!("postrider-gate-{:016x}", rand::random::<u64>()));
         let this = std::env::current_exe().unwrap();
         let this = this.to_str().unwrap();
         let words: Vec<&str> = before
@@ -117,15 +124,16 @@ impl Child {
             .chain([this, "--exact", "faults::child::as_a_child", "--nocapture", "--test-threads=1"])
             .collect();
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).env(URL, url).env(GATE, &gate).stdout(Stdio::piped()).stdin(Stdio::null());
+        command.args(&words[1..]).env(URL, url).stdout(Stdio::piped()).stdin(Stdio::piped());
         let mut running = tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap();
         let lines = BufReader::new(running.stdout.take().unwrap()).lines();
-        Self { running, lines, gate }
+        let stdin = running.stdin.take().unwrap();
+        Self { running, lines, stdin }
     }
 
     /// From now on its sink takes events.
-    pub fn open_gate(&self) {
-        std::fs::write(&self.gate, "").unwrap();
+    pub async fn open_gate(&mut self) {
+        self.stdin.write_all(b"open\n").await.unwrap();
     }
 
     /// From now on it may have so many files open.
@@ -174,7 +182,6 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.gate);
         if let Some(process) = self.running.id().and_then(|id| Process::find(id.cast_signed())) {
             let _ = process.kill_tree();
         }

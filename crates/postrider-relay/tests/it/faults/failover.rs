@@ -200,7 +200,7 @@ async fn fault_13_of_several_hosts_the_primary_is_taken_also_after_a_failover() 
     assert!(said.contains(&format!("127.0.0.1:{first}: ")), "{said}");
     assert!(said.contains(&format!("127.0.0.1:{standby}: a standby")), "{said}");
     let refused = AtomicBool::new(false);
-    pair.probe.answer(move |message| match message.r#type {
+    pair.probe.answer(move |message| match message.record.r#type.as_str() {
         "100" if !refused.swap(true, Ordering::Relaxed) => Answer::Refuse,
         _ => Answer::Take,
     });

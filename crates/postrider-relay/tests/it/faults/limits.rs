@@ -36,7 +36,7 @@ async fn fault_115_without_a_free_file_handle_a_relay_waits_and_goes_on() {
     let database = database().await;
     let mut writer = database.connect().await.unwrap();
     let mut child = Child::start(&database.url(), &[]);
-    child.open_gate();
+    child.open_gate().await;
     emit_many(&mut writer, 0, 1000, 100).await;
     child.took(1000).await;
     // What is open stays open; what it loses it cannot open again.
@@ -62,7 +62,7 @@ async fn fault_115_one_core_and_no_place_for_its_messages_are_enough() {
     // Its standard error is a disk that is full.
     let mut child =
         Child::start(&database.url(), &["sh", "-c", "exec taskset -c 0 \"$0\" \"$@\" 2>/dev/full"]);
-    child.open_gate();
+    child.open_gate().await;
     emit_many(&mut writer, 0, 5000, 100).await;
     tokio::time::timeout(Duration::from_secs(30), child.took(5000)).await.unwrap();
 }
