@@ -141,7 +141,7 @@ async fn due(connection: &mut PgConnection, current: i16, retention: Retention) 
     .fetch_one(connection)
     .await?;
     let bytes = row.try_get::<i64, _>(1)?.unsigned_abs();
-    let share = retention.max_log_bytes.map(|limit| limit / SLOTS.unsigned_abs() as u64);
+    let share = retention.max_log_bytes.map(|limit| limit / u64::from(SLOTS.unsigned_abs()));
     Ok(if row.try_get(0)? || retention.max_slot_bytes.is_some_and(|limit| bytes > limit) {
         Due::Yes
     } else if share.is_some_and(|share| bytes > share) {

@@ -34,12 +34,11 @@ pub async fn shorten(connection: &mut PgConnection, retention: Retention) -> Res
         if current(&mut transaction).await? == slot || !has_rows(&mut transaction, slot).await? {
             continue;
         }
-        match empty(&mut transaction, slot, at_once).await? {
-            Some(reason) => shortened.held.push(HeldSlot { slot, reason }),
-            None => {
-                transaction.commit().await?;
-                shortened.slots.push(slot);
-            }
+        if let Some(reason) = empty(&mut transaction, slot, at_once).await? {
+            shortened.held.push(HeldSlot { slot, reason });
+        } else {
+            transaction.commit().await?;
+            shortened.slots.push(slot);
         }
     }
     if total(connection).await? <= limit {

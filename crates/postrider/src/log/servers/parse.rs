@@ -42,7 +42,7 @@ fn expand(url: &str, variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<S
         match parameter.split_once('=') {
             Some(("target_session_attrs", value)) => attributes = Some(value.to_owned()),
             Some((name @ ("host" | "hostaddr" | "port"), value)) => {
-                lists.add(name, &value.replace("%2C", ","))
+                lists.add(name, &value.replace("%2C", ","));
             }
             _ => kept.push(parameter),
         }

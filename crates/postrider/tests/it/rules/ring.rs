@@ -102,7 +102,8 @@ async fn two_rotators_at_once_keep_the_retention() {
             };
             let (first, second, ()) =
                 tokio::join!(ring::turn(&mut one, small), ring::turn(&mut other, small), writing);
-            (first.unwrap(), second.unwrap());
+            first.unwrap();
+            second.unwrap();
             reader.look_until_quiet().await;
             reader.settle().await;
             assert_eq!(count(&mut writer).await, round * 20);
