@@ -52,7 +52,7 @@ impl Exit {
     /// For an error of the log or its schema.
     pub(crate) fn of_log(error: &log::Error) -> Self {
         match error {
-            log::Error::Database(sqlx::Error::Io(_)) => Self::Unavailable,
+            log::Error::Database(sqlx::Error::Io(_)) | log::Error::NoPrimary { .. } => Self::Unavailable,
             _ => Self::Failed,
         }
     }

@@ -110,7 +110,7 @@ async fn impossible_lanes_are_refused_and_leave_nothing() {
         let mut connection = database.connect().await.unwrap();
         let install = Install { lanes: Some(lanes), ..Install::default() };
         let error = schema::install(&mut connection, &install).await.unwrap_err();
-        let Error::Database(error) = &error else { panic!("{error}") };
+        let Error::Input(error) = &error else { panic!("{error}") };
         let complaint = Complaint::of(error);
         assert_eq!(complaint.code, "22023");
         assert!(complaint.message.contains(&format!("{lanes} lanes")), "{}", complaint.message);
