@@ -133,7 +133,7 @@ async fn with_every_slot_full(world: &World, bench: &mut Bench) -> Result<()> {
         "select count(postrider.emit('order.paid', '{PAYLOAD}', key => 'customer-' || n)) from generate_series(1, {}) n",
         bench.size(100_000, 5_000)
     );
-    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None };
+    let at_once = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
     for slot in 1..=ring::SLOTS {
         run(&mut side, &owed_events).await?;
         let turned = ring::turn(&mut side, at_once).await?;
