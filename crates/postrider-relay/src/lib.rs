@@ -10,6 +10,7 @@ mod memory;
 mod pipeline;
 pub mod policy;
 pub mod prepare;
+pub mod redact;
 mod relay;
 mod route;
 pub mod settings;

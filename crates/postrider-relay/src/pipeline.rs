@@ -10,13 +10,14 @@ mod recent;
 mod remembered;
 mod settle;
 mod supervise;
+mod tell;
 mod window;
 
 use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postrider::log::{self, Batch, Reader};
+use postrider::log::{self, Batch, Mood, Reader};
 use tokio::sync::watch;
 
 use self::deliver::Delivery;
@@ -27,6 +28,7 @@ use self::parked::Retries;
 use self::recent::{Known, Recent};
 use self::remembered::{Past, Remembered};
 use self::settle::Settlements;
+use self::tell::Sending;
 use self::window::{Fate, Part, Window};
 use crate::face::Face;
 use crate::settings::SinkSettings;
@@ -70,6 +72,7 @@ struct Pipeline {
     /// `None` while a delivery is on its way with it.
     outlet: Option<Outlet>,
     delivering: Option<BoxFuture<'static, Box<Delivery>>>,
+    sending: Option<Sending>,
     settlements: Settlements,
     /// What is parked by the settlement that is on its way.
     parking: Vec<settle::OnItsWay>,
@@ -91,6 +94,8 @@ struct Pipeline {
     has_settled: bool,
     /// Slots that the reader had emptied before their time when it was last counted.
     shortened: u64,
+    /// When operators were told something last, and of which mood.
+    told: Option<(Instant, Mood)>,
 }
 
 impl Pipeline {

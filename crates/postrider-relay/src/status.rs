@@ -2,6 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use postrider::log::Mood;
+
+use crate::redact::redact;
 use crate::sink::UnavailableKind;
 
 /// A sink as this relay sees it.
@@ -83,5 +86,53 @@ impl State {
             Self::Failed { .. } => "failed",
             Self::Stopped => "stopped",
         }
+    }
+
+    /// What is wrong, in words that anybody may read.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = match self {
+            Self::Waiting { kind, reason, attempt } => format!("{kind} (attempt {attempt}): {reason}"),
+            Self::Disconnected { reason } => format!("the log cannot be read: {reason}"),
+            Self::Failed { reason } => reason.clone(),
+            _ => return None,
+        };
+        Some(redact(&trouble))
+    }
+
+    /// What to do about it.
+    pub fn advice(&self) -> Option<&'static str> {
+        match self {
+            Self::Waiting { kind, .. } => Some(kind.policy().advice),
+            Self::Disconnected { .. } => Some("check that the database runs; it is tried again by itself"),
+            Self::Paused => Some("go on with `postrider sinks resume`"),
+            _ => None,
+        }
+    }
+
+    /// As the log keeps it for those who ask the database.
+    pub(crate) fn mood(&self) -> Mood {
+        match self {
+            Self::Waiting { .. } => Mood::Waiting,
+            Self::Disconnected { .. } => Mood::Disconnected,
+            Self::Failed { .. } => Mood::Failed,
+            Self::Starting | Self::Running | Self::Standby | Self::Paused | Self::Stopped => Mood::Running,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_without_secrets() {
+        let reason = "cannot connect to amqp://me:c4n4ry@host".to_owned();
+        let waiting =
+            State::Waiting { kind: UnavailableKind::Connection, reason: reason.clone(), attempt: 2 };
+        for state in [waiting, State::Disconnected { reason: reason.clone() }, State::Failed { reason }] {
+            let trouble = state.trouble().unwrap();
+            assert!(trouble.contains("amqp://me:***@host"), "{trouble}");
+        }
+        assert_eq!(State::Running.trouble(), None);
     }
 }

@@ -1,9 +1,21 @@
--- Trouble: events that a sink refused, and sinks that somebody paused. The happy path never writes here.
+-- Trouble: events that a sink refused, sinks that somebody paused, and what keeps a relay from its work. The happy path parks nothing.
 
 alter table postrider.sinks add column if not exists paused_at timestamptz;
 
 -- How many events a settling moved past: the history of progress is also the history of throughput.
 alter table postrider.progress add column if not exists events bigint not null default 0;
+
+-- What a reader says of itself comes with its heartbeat, and is worth as much: with an expired one it is history.
+alter table postrider.readers
+    add column if not exists heard_at timestamptz not null default clock_timestamp(),
+    -- failed: it cannot read, and gets no lanes.
+    add column if not exists state text not null default 'running' check (state in ('running', 'waiting', 'disconnected', 'failed')),
+    add column if not exists since timestamptz not null default clock_timestamp(),
+    add column if not exists trouble text,
+    -- The seqs of events on their way to the sink, and of those that it has and that are not settled: at most 5,000 of each.
+    add column if not exists sending bigint[] not null default '{}',
+    add column if not exists sending_since timestamptz,
+    add column if not exists unsettled bigint[] not null default '{}';
 
 -- An event is copied here whole, so that the cursor may move on and the ring may turn.
 create table if not exists postrider.parked (

@@ -1,4 +1,4 @@
--- What an operator may look at with psql alone: backlog, lag, stuck, dead_letters, throughput, delivery, slots.
+-- What an operator may look at with psql alone: relays, backlog, lag, stuck, dead_letters, throughput, delivery, slots.
 --
 -- Right whether or not a relay runs: they are computed from the cursors and the log. None of them walks the log. Counting stops at 10,000
 -- a lane, and everything else is one probe of an index. Nothing may be set for a view, and a planner that is left to itself takes
@@ -8,6 +8,21 @@
 -- For stuck and throughput by time. Append-only, so a few kilobytes do.
 create index if not exists progress_settled_at on postrider.progress using brin (settled_at);
 create index if not exists parked_behind on postrider.parked (sink, lane) where state = 'behind';
+
+-- One row for each relay that is alive and each of its sinks: what it says of itself by its last heartbeat. One that has died says nothing any more.
+create or replace view postrider.relays as
+    select s.name as sink, r.name as relay, r.state, r.since, r.trouble,
+           array(select l.lane from postrider.leases l where l.sink = s.sink and l.owner = r.reader order by l.lane) as lanes,
+           cardinality(r.sending) + cardinality(r.unsettled) as in_flight, r.started_at, r.heard_at
+    from postrider.sinks s
+    join postrider.readers r on s.sink = any (r.sinks) and r.expires_at > clock_timestamp();
+
+-- What keeps each sink from taking events, in the words of its relays, and since when.
+create or replace view postrider.troubles as
+    select r.sink, string_agg(format('%s: %s', r.relay, r.trouble), '; ' order by r.since, r.relay) as trouble, min(r.since) as since
+    from postrider.relays r
+    where r.trouble is not null
+    group by r.sink;
 
 -- Cursors that share a snapshot, so that late rows are looked for once and not once per lane. The arrays are over all lanes, from
 -- lane 0; a lane that is not of the group is null.
@@ -97,7 +112,7 @@ create or replace view postrider.backlog as
         order by p.number desc limit 1) fresh
     left join late_lanes l on l.sink = c.sink and l.lane = c.lane;
 
--- The oldest committed event that a sink has not settled.
+-- The oldest committed event that a sink has not settled, and what keeps the sink from taking it.
 create or replace view postrider.lag as
     with owed as materialized (
         select c.sink, e.created_at
@@ -109,7 +124,8 @@ create or replace view postrider.lag as
         union all
         select l.sink, l.created_at from postrider.late l
     )
-    select s.name as sink, min(o.created_at) as oldest, coalesce(clock_timestamp() - min(o.created_at), interval '0') as lag
+    select s.name as sink, min(o.created_at) as oldest, coalesce(clock_timestamp() - min(o.created_at), interval '0') as lag,
+           (select t.trouble from postrider.troubles t where t.sink = s.name) as trouble
     from postrider.sinks s
     left join owed o on o.sink = s.name
     group by s.name;
@@ -154,15 +170,16 @@ create or replace view postrider.throughput as
 -- One row per sink: who carries its events, and what is in trouble. Counts of parked events stop at 10,000.
 create or replace view postrider.delivery as
     select s.name as sink, s.created_at, s.paused_at, alive.readers, alive.standby, held.free_lanes, held.last_settled_at,
-           pace.events_last_minute, parked.waiting, parked.behind, parked.dead
+           pace.events_last_minute, parked.waiting, parked.behind, parked.dead, t.trouble, t.since as trouble_since
     from postrider.sinks s
+    left join postrider.troubles t on t.sink = s.name
     cross join lateral (
         select coalesce(array_agg(r.name order by r.name) filter (where r.holds), '{}') as readers,
                coalesce(array_agg(r.name order by r.name) filter (where not r.holds), '{}') as standby
         from (
             select r.name, exists (select from postrider.leases l where l.sink = s.sink and l.owner = r.reader) as holds
             from postrider.readers r
-            where s.sink = any (r.sinks) and r.expires_at > clock_timestamp()) r) alive
+            where s.sink = any (r.sinks) and r.expires_at > clock_timestamp() and r.state <> 'failed') r) alive
     cross join lateral (
         select count(*) filter (where c.reader is null) as free_lanes, max(c.settled_at) as last_settled_at
         from postrider.cursors c where c.sink = s.name) held

@@ -22,9 +22,10 @@ pub(crate) use self::state::{STUCK, State, state};
 
 /// Show how delivery stands: each sink, its backlog and who carries it, and the ring
 ///
-/// Asks only the database, so it is right whether or not a relay runs. Any role that may see the views will do. Counts stop at 10,000 events
-/// for each lane; beyond that "at least" is said. Exits with 2 if something is wrong: a sink without a relay, dead events, events that
-/// wait for more than five minutes, a ring that cannot turn, a log above `log.max_log_size` that cannot be shortened. Where there is a configuration file, a sink that is not in it is orphaned.
+/// Asks only the database, so it is right whether or not a relay runs; what keeps a sink from taking events its relays write down there with
+/// their heartbeat. Any role that may see the views will do. Counts stop at 10,000 events for each lane; beyond that "at least" is
+/// said. Exits with 2 if something is wrong: a sink that takes nothing or has no relay, dead events, events that wait for more than five
+/// minutes, a ring that cannot turn, a log above `log.max_log_size` that cannot be shortened. Where there is a configuration file, a sink that is not in it is orphaned.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:

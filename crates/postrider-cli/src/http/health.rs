@@ -135,8 +135,8 @@ fn sink_json(sink: &SinkStatus) -> serde_json::Value {
         "well": is_well(sink),
         "state": sink.state.word(),
         "since": moment(sink.since),
-        "reason": trouble(&sink.state).map(|trouble| redact(&trouble)),
-        "advice": advice(&sink.state),
+        "reason": sink.state.trouble(),
+        "advice": sink.state.advice(),
         "lanes": sink.lanes,
         "in_flight": sink.in_flight,
         "delivered": sink.delivered,
@@ -152,10 +152,10 @@ fn in_words(sink: &SinkStatus) -> String {
     if is_stuck(sink) {
         words = format!("stuck: its loop has not turned for {} s; it was {words}", sink.silent_for.as_secs());
     }
-    if let Some(trouble) = trouble(&sink.state) {
+    if let Some(trouble) = sink.state.trouble() {
         let _ = write!(words, ": {trouble}");
     }
-    if let Some(advice) = advice(&sink.state) {
+    if let Some(advice) = sink.state.advice() {
         let _ = write!(words, "; {advice}");
     }
     let (lanes, in_flight, delivered) = (sink.lanes.len(), sink.in_flight, sink.delivered);
@@ -167,24 +167,6 @@ fn in_words(sink: &SinkStatus) -> String {
         let _ = write!(words, "; looks for events by itself because {silence}");
     }
     words
-}
-
-fn trouble(state: &Doing) -> Option<String> {
-    match state {
-        Doing::Waiting { kind, reason, attempt } => Some(format!("{kind} (attempt {attempt}): {reason}")),
-        Doing::Disconnected { reason } => Some(format!("the log cannot be read: {reason}")),
-        Doing::Failed { reason } => Some(reason.clone()),
-        _ => None,
-    }
-}
-
-fn advice(state: &Doing) -> Option<&'static str> {
-    match state {
-        Doing::Waiting { kind, .. } => Some(kind.policy().advice),
-        Doing::Disconnected { .. } => Some("check that the database runs; it is tried again by itself"),
-        Doing::Paused => Some("go on with `postrider sinks resume`"),
-        _ => None,
-    }
 }
 
 fn age(since: SystemTime) -> String {

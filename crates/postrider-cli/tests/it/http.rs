@@ -13,6 +13,7 @@ use serde_json::Value;
 use sqlx::Connection as _;
 
 use crate::support::{End, empty_database, postrider_on};
+use crate::world::{ask, run};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const CANARY: &str = "c4n4ry";
@@ -168,4 +169,105 @@ async fn a_port_that_is_taken_ends_it_with_78() {
     let end = End::of(&mut postrider_on(&database.url(), &["run", "--to", "null", "--listen", &address]))
         .expect(78);
     assert!(end.stderr.contains(&format!("cannot listen on {address}")), "{}", end.stderr);
+}
+
+/// What `postrider status` says of the only sink.
+fn status(database: &Database) -> Value {
+    let end = End::of(&mut postrider_on(&database.url(), &["status", "--json"]));
+    assert!([Some(0), Some(2)].contains(&end.code), "{}", end.stderr);
+    end.json()["sinks"][0].clone()
+}
+
+fn until_status(database: &Database, wanted: &str) -> Value {
+    let begin = Instant::now();
+    loop {
+        let sink = status(database);
+        if sink["state"] == wanted {
+            return sink;
+        }
+        assert!(begin.elapsed() < PATIENCE, "never {wanted}: {sink}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[tokio::test]
+async fn health_and_status_tell_the_same_story_while_the_relay_lives() {
+    let database = empty_database().await;
+    End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+    let file = std::env::temp_dir().join(format!("{}.ndjson", database.name()));
+    let place = format!("file:{}", file.display());
+    let words = ["run", "--to", &place, "--start", "earliest", "--listen", "127.0.0.1:0"];
+    let words = [&words[..], &["--log-format", "json"]].concat();
+    let mut relay = Relay::start(&mut postrider_on(&database.url(), &words));
+    let address = relay.address();
+    until_status(&database, "running");
+
+    std::fs::create_dir(&file).unwrap();
+    emit(&database, 1).await;
+    let sink = until_status(&database, "waiting");
+    let health = until(address, "/healthz?verbose", |code, _| code == 503);
+    let end = End::of(&mut postrider_on(&database.url(), &["status"])).expect(2);
+    let said = &sink["relays"][0];
+    for (place, text) in [
+        ("health", health.as_str()),
+        ("status", &end.stdout),
+        ("JSON", said["trouble"].as_str().unwrap()),
+        ("JSON", sink["troubles"][0].as_str().unwrap()),
+        ("the view lag", &ask(&database, "select trouble from postrider.lag").await),
+        ("the view delivery", &ask(&database, "select trouble from postrider.delivery").await),
+    ] {
+        for words in [
+            "what the configuration names is not there (attempt ",
+            "is no regular file",
+            "create it or correct the configuration; delivery goes on when it is there",
+        ] {
+            assert!(text.contains(words), "no {words:?} in {place}: {text}");
+        }
+    }
+    let since = said["since"].as_str().unwrap().to_owned();
+    let heard = said["heard_at"].clone();
+    let begin = Instant::now();
+    let later = loop {
+        let sink = status(&database);
+        if sink["relays"][0]["heard_at"] != heard {
+            break sink;
+        }
+        assert!(begin.elapsed() < PATIENCE, "no heartbeat after {sink}");
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(later["relays"][0]["since"], since, "it is the same trouble");
+
+    std::fs::remove_dir(&file).unwrap();
+    let sink = until_status(&database, "running");
+    assert_eq!((&sink["trouble"], &sink["relays"][0]["trouble"]), (&false.into(), &Value::Null));
+
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    emit(&database, 1).await;
+    until_status(&database, "waiting");
+    relay.child.kill().unwrap();
+    relay.child.wait().unwrap();
+    let sink = until_status(&database, "no relay");
+    assert_eq!(sink["relays"], Value::Array(Vec::new()), "the dead say nothing");
+    std::fs::remove_dir(&file).unwrap();
+}
+
+#[tokio::test]
+async fn a_relay_that_cannot_read_says_so_until_it_can() {
+    let database = empty_database().await;
+    End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+    let words = ["run", "--to", "null", "--listen", "127.0.0.1:0", "--log-format", "json"];
+    let mut relay = Relay::start(&mut postrider_on(&database.url(), &words));
+    relay.address();
+    until_status(&database, "running");
+    run(&database, "alter sequence postrider.seq cache 20").await;
+    // The log is checked when it is opened, and else once a minute.
+    run(&database, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()").await;
+    let sink = until_status(&database, "failed");
+    let trouble = sink["troubles"][0].as_str().unwrap();
+    assert!(trouble.contains("alter sequence postrider.seq cache 1"), "{trouble}");
+    run(&database, "alter sequence postrider.seq cache 1").await;
+    let sink = until_status(&database, "running");
+    assert_eq!(sink["trouble"], false, "{sink}");
+    relay.stop();
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use postrider::log::parking::{Refused, ToPark};
-use postrider::log::{Record, Standing, advice};
+use postrider::log::{Record, Report, Standing, advice};
 
 use super::outlet::{Delivered, Outlet, Sent};
 use super::parked::Work;
 use super::remembered::Past;
+use super::tell::Sending;
 use super::window::{Fate, Part};
 use super::{Pipeline, backoff};
 use crate::settings::Ordering;
@@ -43,6 +44,8 @@ impl Pipeline {
             // They are the ones that are waited for.
             Work::Parked(_) => Arc::default(),
         };
+        let seqs = work.records().iter().map(|record| record.seq).take(Report::MOST).collect();
+        self.sending = Some(Sending { since: Instant::now(), seqs });
         self.delivering = Some(Box::pin(async move {
             let records = work.records();
             let delivered = outlet.deliver(&records, |key| held.contains(key)).await;
@@ -91,6 +94,7 @@ impl Pipeline {
     pub(super) fn on_delivery(&mut self, delivery: Delivery) {
         let Delivery { outlet, work, delivered } = delivery;
         self.outlet = Some(outlet);
+        self.sending = None;
         self.telemetry.delivery(delivered.took);
         if delivered.sent.iter().any(|sent| matches!(sent, Sent::Delivered)) {
             // It was there in between: the pauses begin anew.

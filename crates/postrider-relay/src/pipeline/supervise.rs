@@ -17,6 +17,7 @@ use super::parked::Retries;
 use super::recent::{Known, Recent};
 use super::remembered::Remembered;
 use super::settle::Settlements;
+use super::tell::Complaint;
 use super::window::Window;
 use super::{Pipeline, Stop, backoff};
 use crate::face::Face;
@@ -73,7 +74,10 @@ pub(crate) async fn supervise(
                 });
             }
         }
-        rest(backoff::pause(&backoff::RECONNECT, failures), &face, &mut stop).await;
+        let pause = backoff::pause(&backoff::RECONNECT, failures);
+        // Stands until the next attempt has failed too.
+        let complaint = kept.complaint.make(&fittings, &settings.name, &face, 2 * pause + LONG_LIFE / 3);
+        let _ = tokio::join!(rest(pause, &face, &mut stop), tokio::time::timeout(pause, complaint));
     }
     if let Some(outlet) = kept.outlet
         && let Err(unavailable) = outlet.close().await
@@ -97,6 +101,7 @@ struct Kept {
     doubtful: Option<Known>,
     /// Parked events that were tried again, and what came of it.
     attempts: Vec<Attempt>,
+    complaint: Complaint,
 }
 
 /// Another version of the schema does not come back to what we know by waiting.
@@ -116,6 +121,7 @@ async fn once(
     let opening = Reader::open(fittings.relay.database.clone(), options(fittings, settings));
     let Some(reader) = while_alive(opening, face, stop).await else { return Ok(()) };
     let reader = reader?;
+    while_alive(kept.complaint.withdraw(&fittings.pool), face, stop).await;
     let begun = Instant::now();
     let mut pipeline = Pipeline {
         settings: Arc::clone(settings),
@@ -128,6 +134,7 @@ async fn once(
         held: HeldKeys::default(),
         outlet: kept.outlet.take(),
         delivering: None,
+        sending: None,
         settlements: Settlements::default(),
         parking: Vec::new(),
         settling: None,
@@ -142,6 +149,7 @@ async fn once(
         trouble: None,
         has_settled: false,
         shortened: 0,
+        told: None,
     };
     let ended = pipeline.run().await;
     if ended.is_err()
@@ -155,7 +163,8 @@ async fn once(
         *failures = 0;
     }
     let Pipeline { outlet, remembered, recent, doubtful, retries, reader, .. } = pipeline;
-    *kept = Kept { outlet, remembered, recent, doubtful, attempts: retries.into_attempts() };
+    let complaint = std::mem::take(&mut kept.complaint);
+    *kept = Kept { outlet, remembered, recent, doubtful, attempts: retries.into_attempts(), complaint };
     if ended.is_ok()
         && let Err(error) = reader.close().await
     {
@@ -240,7 +249,8 @@ impl Pipeline {
         self.telemetry.lanes(lanes.len());
         let shortened = self.reader.shortened();
         self.telemetry.shortened(shortened - std::mem::replace(&mut self.shortened, shortened));
-        self.face.set(state);
+        self.face.set(state.clone());
+        self.tell(&state);
         self.face.turn(|status| {
             status.lanes = lanes;
             status.in_flight = self.in_flight();

@@ -158,6 +158,16 @@ impl Window {
         self.unsettled
     }
 
+    /// The seqs of those.
+    pub(super) fn unsettled_seqs(&self) -> impl Iterator<Item = i64> {
+        self.open.iter().flat_map(|open| {
+            open.lanes.iter().flat_map(|lane| {
+                let records = open.batch.lane(lane.number).iter().enumerate().skip(lane.settled);
+                records.filter(|(index, _)| lane.is_done(*index)).map(|(_, record)| record.seq)
+            })
+        })
+    }
+
     /// Whether the records of a part are still ours.
     pub(super) fn has(&self, part: &Part) -> bool {
         let open = self.open.iter().find(|open| open.serial == part.serial);

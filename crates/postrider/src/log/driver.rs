@@ -18,6 +18,7 @@ use super::lease;
 use super::link::Link;
 use super::parking::{Holder, Parking};
 use super::reader::{Batch, Kept, ReaderOptions, Settled};
+use super::report::Report;
 use super::servers::Servers;
 use super::settling::{Ended, Meanwhile, Running, end_of};
 use super::sink::Start;
@@ -89,6 +90,8 @@ pub(super) struct Driver {
     /// Slots that it emptied before their time.
     shortened: u64,
     kept: Kept,
+    /// What the reader says of itself.
+    report: watch::Receiver<Report>,
 }
 
 impl Driver {
@@ -99,6 +102,7 @@ impl Driver {
         commands: mpsc::Receiver<Command>,
         state: watch::Sender<State>,
         kept: Kept,
+        report: watch::Receiver<Report>,
     ) -> Result<Self> {
         let reader = Uuid::now_v7();
         let patience = match options.start {
@@ -106,7 +110,8 @@ impl Driver {
             Start::At(_) => options.patience * 3,
             Start::Now | Start::Earliest => options.patience,
         };
-        let link = tokio::time::timeout(patience, Link::connect(&database, &options, reader, &kept))
+        let connecting = Link::connect(&database, &options, reader, &kept, &report);
+        let link = tokio::time::timeout(patience, connecting)
             .await
             .unwrap_or_else(|_| Err(Error::NoAnswer { seconds: patience.as_secs() }))?;
         let driver = Self {
@@ -132,6 +137,7 @@ impl Driver {
             trouble: None,
             shortened: 0,
             kept,
+            report,
         };
         driver.show();
         Ok(driver)
@@ -173,12 +179,22 @@ impl Driver {
                     }
                 }
             }
+            self.on_news();
             match self.step_in_time().await {
                 Ok(()) => self.failures = 0,
                 Err(error) if error.is_transient() => self.fail(&error).await,
                 Err(error) => return self.end(error).await,
             }
             self.show();
+        }
+    }
+
+    fn on_news(&mut self) {
+        if self.report.has_changed().unwrap_or_default()
+            && let Some(link) = &mut self.link
+        {
+            self.report.mark_unchanged();
+            link.hasten(&self.options);
         }
     }
 
@@ -197,8 +213,8 @@ impl Driver {
         let link = match &mut self.link {
             Some(link) => link,
             none => {
-                let link =
-                    Link::connect(&self.database, &self.options, self.holder.reader, &self.kept).await?;
+                let (database, reader) = (&self.database, self.holder.reader);
+                let link = Link::connect(database, &self.options, reader, &self.kept, &self.report).await?;
                 self.trouble = None;
                 none.insert(link)
             }
@@ -208,7 +224,7 @@ impl Driver {
             self.end_settling().await;
             return Ok(());
         }
-        let alive = link.keep_alive(&self.options, self.holder.reader, &self.kept).await;
+        let alive = link.keep_alive(&self.options, self.holder.reader, &self.kept, &self.report).await;
         self.shortened += std::mem::take(&mut link.shortened);
         if alive? {
             // New lanes may have been waiting for a while: look before resting any longer.
@@ -311,6 +327,8 @@ impl Driver {
             },
             command = self.commands.recv() => self.pending = command,
             ended = end_of(&mut self.settling) => self.ended = Some(ended),
+            // For the next step.
+            Ok(()) = self.report.changed() => self.report.mark_changed(),
             () = tokio::time::sleep(duty) => {}
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Leases on lanes: who reads what. Held by heartbeat, taken over when the heartbeat stops, fenced by epoch.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::cursor::Cursor;
 use super::error::Result;
 use super::progress::{self, Tenure};
+use super::report::Report;
 use super::share;
 
 /// Says that this reader is alive for another `lease`, by the server's clock.
@@ -19,17 +20,33 @@ pub async fn heartbeat(
     sink: i32,
     lease: Duration,
 ) -> Result<()> {
-    sqlx::query(
-        "insert into postrider.readers (reader, name, sinks, expires_at)
-         values ($1, $2, array[$3::integer], clock_timestamp() + make_interval(secs => $4))
-         on conflict (reader) do update set expires_at = excluded.expires_at",
-    )
-    .bind(reader)
-    .bind(name)
-    .bind(sink)
-    .bind(lease.as_secs_f64())
-    .execute(connection)
-    .await?;
+    heartbeat_with(connection, reader, name, sink, lease, &Report::default()).await
+}
+
+/// As [`heartbeat`], and how it is.
+pub async fn heartbeat_with(
+    connection: &mut PgConnection,
+    reader: Uuid,
+    name: &str,
+    sink: i32,
+    lease: Duration,
+    report: &Report,
+) -> Result<()> {
+    let first = |seqs: &[i64]| seqs[..seqs.len().min(Report::MOST)].to_vec();
+    let age = |since: Option<Instant>| since.map(|since| since.elapsed().as_secs_f64());
+    sqlx::query(include_str!("sql/heartbeat.sql"))
+        .bind(reader)
+        .bind(name)
+        .bind(sink)
+        .bind(lease.as_secs_f64())
+        .bind(report.mood.word())
+        .bind(age(report.since).unwrap_or_default())
+        .bind(&report.trouble)
+        .bind(first(&report.sending))
+        .bind(age(report.sending_since))
+        .bind(first(&report.unsettled))
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -151,7 +168,8 @@ async fn plan(
 ) -> Result<Plan> {
     let stored = progress::load(connection, tenure.sink, &tenure.name).await?;
     let alive: Vec<Uuid> = sqlx::query_scalar(
-        "select reader from postrider.readers where $1 = any (sinks) and expires_at > clock_timestamp()",
+        "select reader from postrider.readers
+         where $1 = any (sinks) and expires_at > clock_timestamp() and state <> 'failed'",
     )
     .bind(tenure.sink)
     .fetch_all(connection)

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::bell::Bell;
@@ -13,6 +14,7 @@ use super::error::{Error, Result};
 use super::lanes::{Lanes, Place};
 use super::progress::Tenure;
 use super::reader::{Kept, ReaderOptions};
+use super::report::Report;
 use super::ring::Turn;
 use super::round::{self, Page, Round};
 use super::servers::Servers;
@@ -61,6 +63,7 @@ impl Link {
         options: &ReaderOptions,
         reader: Uuid,
         kept: &Kept,
+        report: &watch::Receiver<Report>,
     ) -> Result<Self> {
         let (mut connection, server) = session::connect_to(database).await?;
         let timeline = identity::check(&mut connection).await?;
@@ -88,13 +91,22 @@ impl Link {
             shortened: 0,
         };
         // Lanes that this reader held through an earlier connection are its own again at once.
-        link.keep_alive(options, reader, kept).await?;
+        link.keep_alive(options, reader, kept, report).await?;
         Ok(link)
     }
 
     /// How long until something has to be done whether or not events come.
     pub(super) fn next_duty(&self) -> Duration {
         self.next_heartbeat.saturating_duration_since(Instant::now())
+    }
+
+    /// There is news for operators: the next heartbeat comes soon, but sinks that come and go do not make it come all the time.
+    pub(super) fn hasten(&mut self, options: &ReaderOptions) {
+        const SOON: Duration = Duration::from_millis(200);
+        let last = self.lease_ends.checked_sub(options.lease);
+        self.next_heartbeat = self
+            .next_heartbeat
+            .min(last.map_or_else(Instant::now, |last| last + SOON.min(options.lease / 3)));
     }
 
     /// Heartbeat, fair sharing and the sweep, when they are due. Answers whether a look has to follow: other lanes, or a bell that may
@@ -104,14 +116,15 @@ impl Link {
         options: &ReaderOptions,
         reader: Uuid,
         kept: &Kept,
+        report: &watch::Receiver<Report>,
     ) -> Result<bool> {
         let now = Instant::now();
         if now < self.next_heartbeat {
             return Ok(false);
         }
         self.next_heartbeat = now + options.lease / 3;
-        lease::heartbeat(&mut self.connection, reader, &options.name, self.tenure.sink, options.lease)
-            .await?;
+        let (connection, sink, report) = (&mut self.connection, self.tenure.sink, report.borrow().clone());
+        lease::heartbeat_with(connection, reader, &options.name, sink, options.lease, &report).await?;
         self.lease_ends = now + options.lease;
         let mut swept = false;
         if now >= self.next_sweep {

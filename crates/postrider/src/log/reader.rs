@@ -16,6 +16,7 @@ use super::lanes::Settling;
 use super::link::Found;
 use super::parking::{Holder, Parking};
 use super::record::Record;
+use super::report::Report;
 use super::ring::Retention;
 use super::servers::Servers;
 use super::sink::Start;
@@ -179,6 +180,7 @@ pub struct Reader {
     sink: String,
     holder: Holder,
     kept: Kept,
+    report: watch::Sender<Report>,
     batches: mpsc::Receiver<Result<Batch>>,
     commands: mpsc::Sender<Command>,
     state: watch::Receiver<State>,
@@ -193,6 +195,7 @@ impl Reader {
         let (commands, command_receiver) = mpsc::channel(1);
         let (state_sender, state) = watch::channel(State::default());
         let kept = Kept::default();
+        let (report, reported) = watch::channel(Report::default());
         let driver = Driver::connect(
             database,
             options,
@@ -200,10 +203,11 @@ impl Reader {
             command_receiver,
             state_sender,
             Arc::clone(&kept),
+            reported,
         )
         .await?;
         let holder = driver.holder();
-        Ok(Self { sink, holder, kept, batches, commands, state, task: tokio::spawn(driver.run()) })
+        Ok(Self { sink, holder, kept, report, batches, commands, state, task: tokio::spawn(driver.run()) })
     }
 
     /// Waits for the next records. Reconnects by itself; an error is one that needs a person, and ends the reader.
@@ -241,6 +245,15 @@ impl Reader {
     /// Keeps these lanes for as long as they are named here, beside those with unsettled records: something of theirs is being done.
     pub fn keep(&self, lanes: BTreeSet<i16>) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = lanes;
+    }
+
+    /// What operators are told with the next heartbeat; soon, if it is another [`Mood`](super::Mood).
+    pub fn report(&self, report: Report) {
+        self.report.send_if_modified(|said| {
+            let is_news = report.is_news_after(said);
+            *said = report;
+            is_news
+        });
     }
 
     /// For what is done to parked events.

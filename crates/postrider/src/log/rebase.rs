@@ -193,7 +193,7 @@ async fn prepare(connection: &mut PgConnection) -> Result<()> {
 
 async fn alive(connection: &mut PgConnection) -> Result<Vec<String>> {
     Ok(sqlx::query_scalar(
-        "select name from postrider.readers where expires_at > clock_timestamp() order by name",
+        "select name from postrider.readers where expires_at > clock_timestamp() and state <> 'failed' order by name",
     )
     .fetch_all(connection)
     .await?)

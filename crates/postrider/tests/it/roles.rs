@@ -21,9 +21,8 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "identity" | "ring" => ("select insert update", false),
         "bell" => ("select update", false),
         "sinks" | "readers" | "leases" | "parked" => ("select insert update delete", false),
-        "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots" => {
-            ("select", true)
-        }
+        "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
+        | "relays" | "troubles" => ("select", true),
         // The first two stand between the other views, and show which events there are.
         "cursor_groups" | "late" | "events" | "seq" | "sinks_sink_seq" | "parked_place_seq" => {
             ("select", false)

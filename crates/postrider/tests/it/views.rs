@@ -1,10 +1,13 @@
 //! The views for people with only psql: right without a relay, and cheap whatever the history is.
 
-use postrider::log::Start;
+use std::time::Duration;
+
+use postrider::log::{Mood, Reader, ReaderOptions, Report, Start};
 use postrider_testkit::{Database, PostgresServer, Settings, Version};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
+use crate::faults::until;
 use crate::rules::Hand;
 use crate::support::{database, database_on, database_with_one_lane, emit, run};
 
@@ -190,6 +193,47 @@ async fn trouble_and_pace_are_shown_for_each_sink() {
         .await
         .unwrap();
     assert_eq!(free, 16);
+}
+
+/// A lease of minutes: what is news does not wait for the next heartbeat, and what is not, does.
+#[tokio::test]
+async fn what_a_reader_says_of_itself_is_seen_while_it_lives() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let options = ReaderOptions { lease: Duration::from_mins(10), ..ReaderOptions::new("web") };
+    let reader = Reader::open(database.url().parse().unwrap(), options).await.unwrap();
+    assert_eq!(
+        count(&mut connection, "postrider.relays where state = 'running' and trouble is null").await,
+        1
+    );
+    let trouble = |reason: &str| Report {
+        mood: Mood::Waiting,
+        trouble: Some(reason.to_owned()),
+        sending: vec![7, 8],
+        ..Report::default()
+    };
+    reader.report(trouble("it is away"));
+    until(&mut connection, "select exists (select from postrider.relays where state = 'waiting')").await;
+    let (lanes, in_flight): (i32, i32) =
+        sqlx::query_as("select cardinality(lanes), in_flight from postrider.relays")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+    assert_eq!((lanes, in_flight), (16, 2));
+    for view in ["lag", "delivery", "troubles"] {
+        let said = format!("postrider.{view} where trouble like '%: it is away'");
+        assert_eq!(count(&mut connection, &said).await, 1, "{view}");
+    }
+    reader.report(trouble("it is still away"));
+    reader.report(Report::default());
+    until(&mut connection, "select not exists (select from postrider.troubles)").await;
+
+    reader.report(trouble("it is away again"));
+    until(&mut connection, "select exists (select from postrider.troubles)").await;
+    run(&mut connection, "update postrider.readers set expires_at = '-infinity'").await;
+    for view in ["relays", "troubles", "lag where trouble is not null"] {
+        assert_eq!(count(&mut connection, &format!("postrider.{view}")).await, 0, "{view}");
+    }
 }
 
 /// Events straight into the tables, nineteen of twenty in one lane, half of them by one transaction.

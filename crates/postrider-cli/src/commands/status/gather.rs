@@ -18,6 +18,7 @@ pub(crate) struct Seen {
 pub(crate) struct Sink {
     pub(crate) delivery: Delivery,
     pub(crate) lanes: Vec<Lane>,
+    pub(crate) relays: Vec<Relay>,
     /// How long the oldest event has waited.
     pub(crate) oldest: Option<Duration>,
 }
@@ -36,6 +37,19 @@ pub(crate) struct Delivery {
     pub(crate) waiting: i64,
     pub(crate) behind: i64,
     pub(crate) dead: i64,
+}
+
+/// A row of `postrider.relays`: one that is alive, by its own word.
+#[derive(Debug, Clone, FromRow)]
+#[expect(clippy::struct_field_names, reason = "named like the columns")]
+pub(crate) struct Relay {
+    pub(crate) sink: String,
+    pub(crate) relay: String,
+    pub(crate) state: String,
+    pub(crate) since: OffsetDateTime,
+    pub(crate) trouble: Option<String>,
+    pub(crate) in_flight: i32,
+    pub(crate) heard_at: OffsetDateTime,
 }
 
 /// A row of `postrider.backlog`.
@@ -86,6 +100,9 @@ pub(crate) async fn gather(connection: &mut PgConnection) -> Result<Seen> {
     let mut lanes: Vec<Lane> = sqlx::query_as("select * from postrider.backlog order by sink, lane")
         .fetch_all(&mut *connection)
         .await?;
+    let relays: Vec<Relay> = sqlx::query_as("select * from postrider.relays order by sink, relay")
+        .fetch_all(&mut *connection)
+        .await?;
     let oldest: Vec<(String, f64)> = sqlx::query_as(
         "select sink, date_part('epoch', lag)::float8 from postrider.lag where oldest is not null",
     )
@@ -100,7 +117,8 @@ pub(crate) async fn gather(connection: &mut PgConnection) -> Result<Seen> {
             .iter()
             .find(|(sink, _)| *sink == delivery.sink)
             .map(|(_, seconds)| moment::seconds(*seconds));
-        sinks.push(Sink { delivery, lanes: own, oldest });
+        let relays = relays.iter().filter(|relay| relay.sink == delivery.sink).cloned().collect();
+        sinks.push(Sink { delivery, lanes: own, relays, oldest });
     }
     Ok(Seen { sinks, slots })
 }

@@ -175,6 +175,20 @@ fn sink_document(sink: &Sink, state: &State) -> Value {
         .iter()
         .map(|lane| json!({ "lane": lane.lane, "reader": lane.reader, "events": lane.events, "is_exact": lane.is_exact }))
         .collect();
+    let relays: Vec<Value> = sink
+        .relays
+        .iter()
+        .map(|relay| {
+            json!({
+                "relay": relay.relay,
+                "state": relay.state,
+                "since": moment::text(relay.since),
+                "trouble": relay.trouble,
+                "in_flight": relay.in_flight,
+                "heard_at": moment::text(relay.heard_at),
+            })
+        })
+        .collect();
     json!({
         "sink": delivery.sink,
         "state": state.word,
@@ -186,6 +200,7 @@ fn sink_document(sink: &Sink, state: &State) -> Value {
         "parked": { "waiting": delivery.waiting, "behind": delivery.behind, "dead": delivery.dead },
         "readers": delivery.readers,
         "standby": delivery.standby,
+        "relays": relays,
         "lanes": lanes,
         "created_at": moment::text(delivery.created_at),
         "paused_at": delivery.paused_at.map(moment::text),

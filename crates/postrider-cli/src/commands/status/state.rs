@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use postrider_relay::units::Size;
 
-use super::gather::{Sink, Slot};
+use super::gather::{Relay, Sink, Slot};
 use crate::config::Outline;
 use crate::{bytes, moment, output};
 
 /// As `postrider.stuck` counts.
 pub(crate) const STUCK: Duration = Duration::from_mins(5);
+
+/// What keeps a relay from its work, as `/healthz` calls it. What needs a person comes first.
+const WORDS: [&str; 3] = ["failed", "disconnected", "waiting"];
 
 /// How a sink is.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,9 +35,17 @@ pub(crate) fn state(sink: &Sink, slots: &[Slot], outline: &Outline) -> State {
             "is not in the configuration and keeps events from being removed: put it back, or give it up with `postrider sinks forget {name}`"
         ));
     }
+    let gravity = |relay: &Relay| WORDS.iter().position(|word| *word == relay.state).unwrap_or_default();
+    let mut said: Vec<(&Relay, &str)> =
+        sink.relays.iter().filter_map(|relay| Some((relay, relay.trouble.as_deref()?))).collect();
+    said.sort_by_key(|(relay, _)| (gravity(relay), relay.since));
+    for (relay, trouble) in &said {
+        let (state, name, since) = (&relay.state, &relay.relay, moment::short(relay.since));
+        troubles.push(output::plain(&format!("{state} at {name} since {since}: {trouble}")));
+    }
     let is_running = !delivery.readers.is_empty();
     let is_paused = delivery.paused_at.is_some();
-    if !is_running && !is_orphaned && !is_paused {
+    if !is_running && !is_orphaned && !is_paused && said.is_empty() {
         troubles.push("no relay carries its events: start one with `postrider run`".to_owned());
     } else if is_running && delivery.free_lanes > 0 {
         troubles.push(format!(
@@ -67,6 +78,8 @@ pub(crate) fn state(sink: &Sink, slots: &[Slot], outline: &Outline) -> State {
         "orphaned"
     } else if is_paused {
         "paused"
+    } else if let Some((relay, _)) = said.first() {
+        WORDS[gravity(relay)]
     } else if holds_ring || over.is_some() {
         "holding the ring"
     } else if is_running {
@@ -117,7 +130,7 @@ mod tests {
             behind: 2,
             dead: 0,
         };
-        Sink { delivery, lanes: Vec::new(), oldest: Some(Duration::from_secs(4)) }
+        Sink { delivery, lanes: Vec::new(), relays: Vec::new(), oldest: Some(Duration::from_secs(4)) }
     }
 
     fn slots(filled: usize, held: &[i16]) -> Vec<Slot> {
@@ -155,6 +168,42 @@ mod tests {
         assert_eq!(word(|sink| sink.delivery.dead = 1), ("running", false));
         assert_eq!(word(|sink| sink.delivery.free_lanes = 1), ("running", false));
         assert_eq!(word(|sink| sink.oldest = Some(STUCK)), ("running", false));
+    }
+
+    fn says(name: &str, state: &str, trouble: Option<&str>) -> Relay {
+        Relay {
+            sink: "web".to_owned(),
+            relay: name.to_owned(),
+            state: state.to_owned(),
+            since: OffsetDateTime::UNIX_EPOCH,
+            trouble: trouble.map(ToOwned::to_owned),
+            in_flight: 0,
+            heard_at: OffsetDateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn what_its_relays_say_comes_before_what_the_database_sees() {
+        let mut sink = sink();
+        sink.relays = vec![
+            says("relay 1", "waiting", Some("the sink is full")),
+            says("relay 2", "failed", Some("it needs a\x1bperson")),
+            says("relay 3", "running", None),
+        ];
+        let found = state(&sink, &slots(8, &[0, 4]), &Outline::default());
+        assert_eq!(found.word, "failed");
+        assert_eq!(
+            found.troubles[..2],
+            [
+                "failed at relay 2 since 1970-01-01 00:00:00Z: it needs a\\u{1b}person",
+                "waiting at relay 1 since 1970-01-01 00:00:00Z: the sink is full"
+            ]
+        );
+        // One that cannot read carries nothing, and starting another one is no remedy.
+        sink.delivery.readers.clear();
+        assert_eq!(state(&sink, &slots(3, &[]), &Outline::default()).troubles.len(), 2);
+        sink.delivery.paused_at = Some(OffsetDateTime::UNIX_EPOCH);
+        assert_eq!(state(&sink, &slots(3, &[]), &Outline::default()).word, "paused");
     }
 
     #[test]

@@ -58,6 +58,10 @@ impl Driver {
                 self.ended = Some(ended);
                 return Ok(());
             }
+            Ok(()) = self.report.changed() => {
+                self.report.mark_changed();
+                return Ok(());
+            }
         };
         let event = match heard {
             Heard::Ticket(ticket) => Event::Notified(ticket),
