@@ -328,3 +328,15 @@ async fn a_sink_that_hangs_does_not_hold_up_the_end() {
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     }
 }
+
+/// Each is asked whether it is done in a rhythm of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn once_ends_with_any_number_of_sinks() {
+    let world = World::new().await;
+    emit(&mut world.connect().await, 10).await;
+    let sink = |n: i32| format!("  sink{n}:\n    null: {{}}\n    start: earliest\n");
+    let config = world.configure(&format!("sinks:\n{}", (0..6).map(sink).collect::<String>()));
+    let mut relay = world.run(&["--once", "--config", &config]);
+    until("its end", || relay.child.try_wait().unwrap().is_some());
+    assert_eq!(relay.end(), 0);
+}

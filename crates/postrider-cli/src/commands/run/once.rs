@@ -38,8 +38,11 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
             let mut waiting = Vec::new();
             for sink in &sinks {
                 let question = questions.entry(sink.name.clone()).or_default();
-                let is_due = question.is_due(sink, seems_done(sink, goal, lanes));
-                if !(is_due && is_done(&mut connection, sink, goal).await?) {
+                // For good: sinks are asked at different moments, and what is settled stays so.
+                if !question.is_answered && question.is_due(sink, seems_done(sink, goal, lanes)) {
+                    question.is_answered = is_done(&mut connection, sink, goal).await?;
+                }
+                if !question.is_answered {
                     waiting.push(sink.clone());
                 }
             }
@@ -84,13 +87,14 @@ struct Question {
     delivered: u64,
     pause: Duration,
     at: Option<Instant>,
+    is_answered: bool,
 }
 
 impl Question {
     fn is_due(&mut self, sink: &SinkStatus, seems_done: bool) -> bool {
         let now = Instant::now();
         if self.delivered != sink.delivered && !seems_done {
-            *self = Self { delivered: sink.delivered, pause: STEP, at: Some(now + STEP) };
+            *self = Self { delivered: sink.delivered, pause: STEP, at: Some(now + STEP), is_answered: false };
             return false;
         }
         if self.at.is_some_and(|at| now < at) {
