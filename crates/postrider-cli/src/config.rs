@@ -32,7 +32,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use postrider_relay::settings::RelaySettings;
+use postrider_relay::settings::{RelaySettings, SinkSettings};
 
 pub(crate) use database::database;
 pub(crate) use environment::Environment;
@@ -152,6 +152,15 @@ pub(crate) fn outline(source: &Source) -> Result<Outline, Failure> {
     }
     let max_log_size = examined.file.log.max_log_size.map(|size| size.0);
     Ok(Outline { sinks: Some(examined.file.sinks.keys().cloned().collect()), max_log_size })
+}
+
+/// The sinks as a relay would be told here; `None` without a file, or where something is missing that it refers to.
+pub(crate) fn sinks(source: &Source) -> Result<Option<Vec<SinkSettings>>, Failure> {
+    if source.file().is_none() {
+        return Ok(None);
+    }
+    let examined = examine(source, &Overrides::default(), Depth::References)?;
+    Ok(examined.config.map(|config| config.relay.sinks))
 }
 
 /// Looks at a configuration without refusing it. Fails only if the file cannot be read.

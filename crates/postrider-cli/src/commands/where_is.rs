@@ -1,5 +1,6 @@
 //! `postrider where`: what became of one event.
 
+mod filter;
 mod find;
 mod print;
 
@@ -8,6 +9,7 @@ use postrider::schema;
 use serde_json::json;
 
 use self::find::Found;
+use crate::config;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -15,8 +17,11 @@ use crate::output;
 
 /// Say when an event was written, and what became of it at each sink
 ///
-/// At a sink it waits (behind how many in its lane), was delivered (when), is parked or dead (why), or was never meant for it. The time of a
-/// delivery is known as long as the history of progress goes back, usually for hours. Needs a role that may read the log.
+/// At a sink it waits (behind how many in its lane), is in flight (at which relay, by its last heartbeat), was delivered or left out by the
+/// sink's filter (when), is parked or dead (why), or was never meant for it. Which of delivered and left out is told where the
+/// configuration is at hand, by asking its filter again; without it the event has "passed". What was parked and then delivered or discarded
+/// has passed when it was parked. Times are known as long as the history of progress goes back, usually for hours. Needs a role that
+/// may read the log.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -33,9 +38,10 @@ pub(crate) struct Where {
 
 impl Where {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
+        let configured = config::sinks(&self.target.source)?;
         let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
-        match find::find(&mut connection, &self.id).await? {
+        match find::find(&mut connection, &self.id, configured.as_deref()).await? {
             Found::InLog(event, sinks) => {
                 if json {
                     output::json(&print::document(&event, &sinks))?;

@@ -1,9 +1,14 @@
 //! `postrider where`.
 
-use postrider::log::{Start, sink};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use postrider::log::{Mood, Report, Start, sink};
+use postrider_testkit::Database;
 use serde_json::{Value, json};
 
-use crate::world::{create_sink, deliver, emit, installed, on, park, run};
+use crate::support::postrider_on;
+use crate::world::{ask, create_sink, deliver, emit, installed, on, open_reader, park, run};
 
 fn state<'d>(document: &'d Value, sink: &str) -> &'d Value {
     document["sinks"].as_array().unwrap().iter().find(|found| found["sink"] == sink).unwrap()
@@ -23,7 +28,7 @@ async fn says_what_became_of_an_event_at_each_sink() {
         (&json!("log"), &json!("order.paid"), &json!(0))
     );
     let web = state(&document, "web");
-    assert_eq!(web["state"], "delivered");
+    assert_eq!(web["state"], "passed", "only who knows its filter can tell whether it was delivered");
     assert!(web["settled_at"].is_string(), "{web}");
     let waiting = state(&document, "late");
     assert_eq!((&waiting["state"], &waiting["before"]), (&json!("waiting"), &json!(1)));
@@ -35,7 +40,8 @@ async fn says_what_became_of_an_event_at_each_sink() {
         end.stdout
     );
     assert!(
-        end.stdout.contains("delivered at ") && end.stdout.contains("the sink began behind this event"),
+        end.stdout.contains("delivered, or left out by its filter if it has one at ")
+            && end.stdout.contains("the sink began behind this event"),
         "{}",
         end.stdout
     );
@@ -64,7 +70,122 @@ async fn a_late_event_waits_although_the_cursor_has_passed_it() {
     );
     deliver(&database, "web", 1).await;
     let document = on(&database, &["where", &id, "--json"]).expect(0).json();
-    assert_eq!(document["sinks"][0]["state"], "delivered");
+    assert_eq!(document["sinks"][0]["state"], "passed");
+}
+
+#[tokio::test]
+async fn with_the_configuration_at_hand_what_the_filter_left_out_was_not_delivered() {
+    let database = installed().await;
+    let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    let config = path.to_str().unwrap();
+    let sinks = "sinks:
+  some:
+    null: {}
+    start: earliest
+    filter: .type == \"order.paid\"
+  all:
+    null: {}
+    start: earliest
+  broken:
+    null: {}
+    start: earliest
+    filter: .payload.n > 0 or error(\"no\")
+";
+    std::fs::write(&path, sinks).unwrap();
+    let paid = emit(&database, "order.paid", "a").await;
+    let made = emit(&database, "order.made", "b").await;
+    on(&database, &["run", "--once", "--config", config]).expect(0);
+    let states = |id: &str, words: &[&str]| -> Vec<String> {
+        let document = on(&database, &[&["where", id, "--json"], words].concat()).expect(0).json();
+        ["some", "all", "broken"]
+            .map(|sink| state(&document, sink)["state"].as_str().unwrap().to_owned())
+            .into()
+    };
+    assert_eq!(states(&paid, &["--config", config]), ["delivered", "delivered", "delivered"]);
+    assert_eq!(states(&made, &["--config", config]), ["filtered", "delivered", "delivered"]);
+    assert_eq!(states(&made, &[]), ["passed", "passed", "passed"]);
+    let end = on(&database, &["where", &made, "--config", config]).expect(0);
+    assert!(end.stdout.contains("left out by its filter, as it is configured now at "), "{}", end.stdout);
+    // Another filter than the one that it met.
+    std::fs::write(&path, sinks.replace(".payload.n > 0", ".payload.n > 1")).unwrap();
+    assert_eq!(states(&made, &["--config", config]), ["filtered", "delivered", "passed"]);
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Asks until the only sink has the event in this state.
+async fn until(database: &Database, id: &str, wanted: &str) -> Value {
+    let begin = Instant::now();
+    loop {
+        let sink = on(database, &["where", id, "--json"]).expect(0).json()["sinks"][0].clone();
+        if sink["state"] == wanted {
+            return sink;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "never {wanted}: {sink}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_living_relay_has_sent_is_in_flight_at_it() {
+    let database = installed().await;
+    // More than a pipe holds, and nobody reads it.
+    let large = "select postrider.emit('large', json_build_object('text', repeat('x', 1000000)), key => 'k')";
+    let id = ask(&database, large).await;
+    let next = emit(&database, "next", "k").await;
+    let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    std::fs::write(&path, "sinks:\n  out:\n    stdout: {}\n    start: earliest\n    max_in_flight: 1\n")
+        .unwrap();
+    let words = ["run", "--listen", "off", "--config", path.to_str().unwrap()];
+    let mut relay =
+        postrider_on(&database.url(), &words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let sink = until(&database, &id, "in flight").await;
+    assert!(sink["text"].as_str().unwrap().starts_with("in flight at relay "), "{sink}");
+    assert!(sink["in_flight_since"].is_string() && sink["as_of"].is_string(), "{sink}");
+    let behind = until(&database, &next, "waiting").await;
+    assert!(behind["text"].as_str().unwrap().contains("carried by relay "), "{behind}");
+
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+    let sink = until(&database, &id, "waiting").await;
+    assert!(sink["text"].as_str().unwrap().ends_with("no relay carries this lane"), "{sink}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_holder_of_its_lane_says_is_believed() {
+    let database = installed().await;
+    let id = emit(&database, "order.paid", "k").await;
+    let seq = ask(&database, "select seq from postrider.events").await.parse().unwrap();
+    let reader = open_reader(&database, "web").await;
+    let trouble = |trouble: &str, unsettled| Report {
+        mood: Mood::Disconnected,
+        trouble: Some(trouble.to_owned()),
+        unsettled,
+        ..Report::default()
+    };
+    reader.report(trouble("the disk is full", vec![seq]));
+    let sink = until(&database, &id, "in flight").await;
+    let text = sink["text"].as_str().unwrap();
+    assert!(text.contains("in flight at relay 1: the sink has answered, which is not stored yet"), "{text}");
+    reader.report(Report::default());
+    until(&database, &id, "waiting").await;
+    reader.report(trouble("the disk is full again", Vec::new()));
+    let begin = Instant::now();
+    while !until(&database, &id, "waiting").await["trouble"].is_string() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "nothing is said of the trouble");
+    }
+    let end = on(&database, &["where", &id]).expect(0);
+    assert!(end.stdout.contains(": the disk is full again"), "{}", end.stdout);
+
+    let parked = park(&database, "web", "order.paid", "k", "waiting").await;
+    run(&database, format!("update postrider.parked set id = '{id}' where id = '{parked}'")).await;
+    assert!(on(&database, &["where", &id]).expect(0).stdout.contains("; tried again at soon"));
+    run(&database, format!("update postrider.readers set sending = '{{{seq}}}'")).await;
+    assert!(on(&database, &["where", &id]).expect(0).stdout.contains("; tried again right now"));
+    // Not a word of somebody who holds other lanes.
+    run(&database, "delete from postrider.parked; update postrider.leases set owner = gen_random_uuid()")
+        .await;
+    until(&database, &id, "waiting").await;
 }
 
 #[tokio::test]

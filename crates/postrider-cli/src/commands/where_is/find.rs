@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use postrider::log::error::Result;
 use postrider::log::parking::admin::{self, Parked, Selection};
+use postrider::log::{Record, Report};
+use postrider_relay::SinkSettings;
 use sqlx::{FromRow, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
+
+use super::filter::{self, Filter};
 
 const BY_ID: &str = concat!(include_str!("event.sql"), "where e.id = $1");
 const BY_SOURCE_ID: &str =
@@ -15,20 +19,13 @@ const BY_SOURCE_ID: &str =
 /// An event of the log.
 #[derive(Debug, FromRow)]
 pub(super) struct Event {
-    pub(super) id: Uuid,
-    pub(super) source_id: Option<String>,
-    pub(super) r#type: String,
-    pub(super) entity: Option<String>,
-    pub(super) key: Option<String>,
-    pub(super) tenant: Option<String>,
-    pub(super) created_at: OffsetDateTime,
+    #[sqlx(flatten)]
+    pub(super) record: Record,
     pub(super) xid: String,
-    pub(super) seq: i64,
     pub(super) slot: i16,
-    pub(super) lane: i16,
 }
 
-/// What the cursors say about an event at one sink.
+/// What the cursors and the holder of its lane say about an event at one sink.
 #[derive(Debug, Clone, FromRow)]
 pub(super) struct Standing {
     pub(super) sink: String,
@@ -42,17 +39,27 @@ pub(super) struct Standing {
     /// The sink began behind it.
     pub(super) is_skipped: bool,
     pub(super) paused_at: Option<OffsetDateTime>,
+    /// Who holds its lane and lives.
     pub(super) reader: Option<String>,
+    pub(super) trouble: Option<String>,
+    pub(super) trouble_since: Option<OffsetDateTime>,
+    /// `sending` or `unsettled`, by the holder's last word.
+    pub(super) flight: Option<String>,
+    pub(super) sending_since: Option<OffsetDateTime>,
+    pub(super) heard_at: Option<OffsetDateTime>,
+    /// The holder has more in flight than it names.
+    pub(super) names_only_some: bool,
 }
 
 /// An event at one sink.
 pub(super) struct AtSink {
     pub(super) standing: Standing,
     pub(super) parked: Vec<Parked>,
+    pub(super) filter: Filter,
 }
 
 pub(super) enum Found {
-    InLog(Event, Vec<AtSink>),
+    InLog(Box<Event>, Vec<AtSink>),
     /// Its slot was emptied.
     Gone {
         written_at: OffsetDateTime,
@@ -61,26 +68,32 @@ pub(super) enum Found {
     Nowhere,
 }
 
-pub(super) async fn find(connection: &mut PgConnection, id: &str) -> Result<Found> {
+pub(super) async fn find(
+    connection: &mut PgConnection,
+    id: &str,
+    configured: Option<&[SinkSettings]>,
+) -> Result<Found> {
     let selection = Selection { ids: vec![id.to_owned()], include_parked: true, ..Selection::default() };
     let parked = admin::list(connection, &selection, 0, i64::MAX).await?;
     let Some(event) = in_log(connection, id).await? else {
         return gone(connection, id, parked).await;
     };
     let standings: Vec<Standing> = sqlx::query_as(include_str!("standing.sql"))
-        .bind(event.lane)
-        .bind(event.seq)
+        .bind(event.record.lane)
+        .bind(event.record.seq)
         .bind(&event.xid)
+        .bind(i32::try_from(Report::MOST).unwrap_or(i32::MAX))
         .fetch_all(connection)
         .await?;
     let sinks = standings
         .into_iter()
         .map(|standing| {
             let parked = parked.iter().filter(|parked| parked.sink == standing.sink).cloned().collect();
-            AtSink { standing, parked }
+            let filter = filter::judge(configured, &standing.sink, &event.record);
+            AtSink { standing, parked, filter }
         })
         .collect();
-    Ok(Found::InLog(event, sinks))
+    Ok(Found::InLog(Box::new(event), sinks))
 }
 
 async fn in_log(connection: &mut PgConnection, id: &str) -> Result<Option<Event>> {

@@ -6,7 +6,8 @@ use postrider::log::parking::admin::{Parked, State};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use super::find::{AtSink, Event};
+use super::filter::Filter;
+use super::find::{AtSink, Event, Standing};
 use crate::{moment, output};
 
 /// As far as the statement counts.
@@ -20,13 +21,14 @@ struct Fate {
 
 pub(super) fn words(event: &Event, sinks: &[AtSink]) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "id       {}", event.id);
+    let record = &event.record;
+    let _ = writeln!(text, "id       {}", record.id);
     for (name, value) in [
-        ("source", &event.source_id),
-        ("type", &Some(event.r#type.clone())),
-        ("entity", &event.entity),
-        ("key", &event.key),
-        ("tenant", &event.tenant),
+        ("source", &record.source_id),
+        ("type", &Some(record.r#type.clone())),
+        ("entity", &record.entity),
+        ("key", &record.key),
+        ("tenant", &record.tenant),
     ] {
         if let Some(value) = value {
             let _ = writeln!(text, "{name:<8} {}", output::plain(value));
@@ -35,11 +37,11 @@ pub(super) fn words(event: &Event, sinks: &[AtSink]) -> String {
     let _ = writeln!(
         text,
         "written  {} by transaction {}, as number {} of the log, in slot {}, lane {}",
-        moment::text(event.created_at),
+        moment::text(record.created_at),
         event.xid,
-        event.seq,
+        record.seq,
         event.slot,
-        event.lane
+        record.lane
     );
     if sinks.is_empty() {
         text.push_str("\nno sink is known yet\n");
@@ -53,47 +55,80 @@ pub(super) fn words(event: &Event, sinks: &[AtSink]) -> String {
 }
 
 fn fate(sink: &AtSink) -> Fate {
-    if let Some(parked) = sink.parked.first() {
-        return parked_fate(parked);
-    }
     let standing = &sink.standing;
+    if let Some(parked) = sink.parked.first() {
+        return parked_fate(parked, standing.flight.is_some());
+    }
     let fate = |word, text: String| Fate { word, text };
-    match (standing.is_settled, standing.settled_at) {
-        (None, _) => fate(
+    match standing.is_settled {
+        None => fate(
             "unknown",
             "unknown: the sink has no cursor for this lane; see `postrider doctor`".to_owned(),
         ),
-        (Some(true), _) if standing.is_skipped => {
+        Some(true) if standing.is_skipped => {
             fate("skipped", "not meant for it: the sink began behind this event".to_owned())
         }
-        (Some(true), Some(at)) if Some(at) == standing.history_begins => fate(
-            "delivered",
-            format!("delivered at {} or before; the history goes back no further", moment::text(at)),
-        ),
-        (Some(true), Some(at)) => fate("delivered", format!("delivered at {}", moment::text(at))),
-        (Some(true), None) => fate("delivered", "delivered; the history does not say when".to_owned()),
-        (Some(false), _) => fate("waiting", waiting(sink)),
+        Some(true) => {
+            let (word, text) = match sink.filter {
+                Filter::Keeps => ("delivered", "delivered"),
+                Filter::LeavesOut => ("filtered", "left out by its filter, as it is configured now"),
+                Filter::Unknown => ("passed", "delivered, or left out by its filter if it has one"),
+            };
+            fate(word, format!("{text}{}", when(standing)))
+        }
+        Some(false) => match in_flight(standing) {
+            Some(text) => fate("in flight", text),
+            None => fate("waiting", waiting(standing)),
+        },
     }
 }
 
-fn waiting(sink: &AtSink) -> String {
-    let standing = &sink.standing;
+fn when(standing: &Standing) -> String {
+    match standing.settled_at {
+        Some(at) if Some(at) == standing.history_begins => {
+            format!(" at {} or before; the history goes back no further", moment::text(at))
+        }
+        Some(at) => format!(" at {}", moment::text(at)),
+        None => "; the history does not say when".to_owned(),
+    }
+}
+
+/// By the word of who holds its lane.
+fn in_flight(standing: &Standing) -> Option<String> {
+    let (reader, heard_at) = (output::plain(standing.reader.as_deref()?), moment::text(standing.heard_at?));
+    match (standing.flight.as_deref()?, standing.sending_since) {
+        ("sending", Some(since)) => {
+            Some(format!("in flight at {reader} since {}, by its word of {heard_at}", moment::text(since)))
+        }
+        _ => Some(format!(
+            "in flight at {reader}: the sink has answered, which is not stored yet, by its word of {heard_at}"
+        )),
+    }
+}
+
+fn waiting(standing: &Standing) -> String {
     let mut text = match standing.before {
         0 => "waits, next in its lane".to_owned(),
         before if before > MOST => format!("waits, behind at least {} in its lane", output::events(MOST)),
         before => format!("waits, behind {} in its lane", output::events(before)),
     };
+    if standing.names_only_some {
+        text.push_str(", or is in flight, where its relay has more than it tells");
+    }
     if let Some(paused_at) = standing.paused_at {
         let _ = write!(text, "; the sink is paused since {}", moment::short(paused_at));
     } else if let Some(reader) = &standing.reader {
         let _ = write!(text, "; carried by {}", output::plain(reader));
+        if let (Some(trouble), Some(since)) = (&standing.trouble, standing.trouble_since) {
+            let _ = write!(text, ", which says since {}: {}", moment::short(since), output::plain(trouble));
+        }
     } else {
         text.push_str("; no relay carries this lane");
     }
     text
 }
 
-fn parked_fate(parked: &Parked) -> Fate {
+fn parked_fate(parked: &Parked, is_tried: bool) -> Fate {
     let refusal = match (&parked.kind, &parked.reason) {
         (Some(kind), Some(reason)) => output::plain(&format!("{kind}: {reason}")),
         (Some(one), None) | (None, Some(one)) => output::plain(one),
@@ -103,6 +138,9 @@ fn parked_fate(parked: &Parked) -> Fate {
     let text = match (parked.state, parked.held_by) {
         (State::Behind, Some(id)) => format!("parked: waits for event {id} of its key"),
         (State::Behind, None) => "parked: waits for an earlier event of its key".to_owned(),
+        (State::Waiting, _) if is_tried => {
+            format!("parked after {attempts} attempts ({refusal}); tried again right now")
+        }
         (State::Waiting, _) => {
             let next = parked.next_attempt_at.map_or_else(|| "soon".to_owned(), moment::text);
             format!("parked after {attempts} attempts ({refusal}); tried again at {next}")
@@ -123,30 +161,37 @@ pub(super) fn document(event: &Event, sinks: &[AtSink]) -> Value {
         .map(|sink| {
             let standing = &sink.standing;
             let fate = fate(sink);
+            let is_past = ["delivered", "filtered", "passed"].contains(&fate.word);
+            let is_sending = fate.word == "in flight" && standing.flight.as_deref() == Some("sending");
             json!({
                 "sink": standing.sink,
                 "state": fate.word,
                 "text": fate.text,
                 "before": (fate.word == "waiting").then_some(standing.before.min(MOST)),
                 "is_exact": (fate.word == "waiting").then_some(standing.before <= MOST),
-                "settled_at": standing.settled_at.filter(|_| fate.word == "delivered").map(moment::text),
+                "settled_at": standing.settled_at.filter(|_| is_past).map(moment::text),
+                "reader": standing.reader,
+                "in_flight_since": standing.sending_since.filter(|_| is_sending).map(moment::text),
+                "as_of": standing.heard_at.filter(|_| fate.word == "in flight").map(moment::text),
+                "trouble": standing.trouble,
                 "parked": sink.parked.iter().map(parked_document).collect::<Vec<Value>>(),
             })
         })
         .collect();
+    let record = &event.record;
     json!({
-        "id": event.id.to_string(),
+        "id": record.id.to_string(),
         "found": "log",
-        "source_id": event.source_id,
-        "type": event.r#type,
-        "entity": event.entity,
-        "key": event.key,
-        "tenant": event.tenant,
-        "created_at": moment::text(event.created_at),
+        "source_id": record.source_id,
+        "type": record.r#type,
+        "entity": record.entity,
+        "key": record.key,
+        "tenant": record.tenant,
+        "created_at": moment::text(record.created_at),
         "xid": event.xid,
-        "seq": event.seq,
+        "seq": record.seq,
         "slot": event.slot,
-        "lane": event.lane,
+        "lane": record.lane,
         "sinks": sinks,
     })
 }
@@ -173,8 +218,10 @@ pub(super) fn gone(id: &str, written_at: OffsetDateTime, parked: &[Parked]) -> S
         moment::short(written_at)
     );
     if !parked.is_empty() {
-        let rows: Vec<Vec<String>> =
-            parked.iter().map(|parked| vec![output::plain(&parked.sink), parked_fate(parked).text]).collect();
+        let rows: Vec<Vec<String>> = parked
+            .iter()
+            .map(|parked| vec![output::plain(&parked.sink), parked_fate(parked, false).text])
+            .collect();
         let _ = write!(text, "\n{}", output::table(&["SINK", "EVENT"], &rows));
     }
     text

@@ -1,11 +1,13 @@
--- How every sink stands to one event. $1 its lane, $2 its seq, $3 its xid
+-- How every sink stands to one event. $1 its lane, $2 its seq, $3 its xid, $4 how many events in flight a reader names
 --
 -- Settled is what has seq <= position and is visible in the snapshot; in the middle of a large late set also what has seq <= late position and is
 -- visible in its target.
 with event as materialized (
     select $1::smallint as lane, $2::bigint as seq, $3::text::xid8 as xid
 )
-select s.name as sink, s.paused_at, c.reader,
+select s.name as sink, s.paused_at, r.name as reader, r.since as trouble_since, r.trouble, r.heard_at,
+       case when e.seq = any (r.sending) then 'sending' when e.seq = any (r.unsettled) then 'unsettled' end as flight, r.sending_since,
+       coalesce(greatest(cardinality(r.sending), cardinality(r.unsettled)) >= $4, false) as names_only_some,
        c.position >= e.seq and (pg_visible_in_snapshot(e.xid, c.snapshot)
            or coalesce(e.seq <= c.late_position and pg_visible_in_snapshot(e.xid, c.target), false)) as is_settled,
        -- Late ones go first.
@@ -20,6 +22,9 @@ select s.name as sink, s.paused_at, c.reader,
 from event e
 cross join postrider.sinks s
 left join postrider.cursors c on c.sink = s.name and c.lane = e.lane
+left join postrider.leases l on l.sink = s.sink and l.lane = e.lane
+-- Only who holds the lane has it in flight, and only as long as it lives.
+left join postrider.readers r on r.reader = l.owner and r.expires_at > clock_timestamp()
 left join lateral (
     -- The first settling that had passed it. The very first row of a sink is where it began.
     select min(p.settled_at) filter (where p.is_past) as settled_at, min(p.settled_at) as history_begins,
