@@ -167,3 +167,15 @@ async fn selecting_nothing_is_wrong_usage() {
     }
     run(&database, "select 1").await;
 }
+
+#[tokio::test]
+async fn a_dead_event_has_no_next_attempt() {
+    let database = installed().await;
+    create_sink(&database, "web").await;
+    let dead = park(&database, "web", "a", "1", "dead").await;
+    let waiting = park(&database, "web", "a", "2", "waiting").await;
+    run(&database, "update postrider.parked set next_attempt_at = '2026-03-01'").await;
+    let shown = |id: &str| on(&database, &["dead", "show", id]).expect(0).stdout;
+    assert!(!shown(&dead).contains("next attempt") && shown(&waiting).contains("next attempt"));
+    assert!(on(&database, &["dead", "show", &dead, "--json"]).expect(0).json()["next_attempt_at"].is_null());
+}

@@ -1,7 +1,7 @@
 //! `postrider dead list`.
 
 use clap::Args;
-use postrider::log::parking::admin::{self, Parked};
+use postrider::log::parking::admin::{self, Parked, State};
 use postrider::schema;
 use serde_json::{Value, json};
 
@@ -122,7 +122,7 @@ pub(super) fn summary(event: &Parked) -> Value {
         "held_by": event.held_by.map(|id| id.to_string()),
         "created_at": moment::text(event.created_at),
         "parked_at": moment::text(event.parked_at),
-        "next_attempt_at": event.next_attempt_at.map(moment::text),
+        "next_attempt_at": event.next_attempt_at.filter(|_| event.state == State::Waiting).map(moment::text),
         "place": event.place,
     })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use postrider::log::parking::admin::{self, Parked, Selection};
+use postrider::log::parking::admin::{self, Parked, Selection, State};
 use postrider::schema;
 use serde::Serialize;
 use serde_json::Value;
@@ -78,7 +78,9 @@ fn words(event: &Parked) -> String {
     line("parked", Some(&moment::text(event.parked_at)));
     line("state", Some(event.state.word()));
     line("attempts", Some(&event.attempts.to_string()));
-    line("next attempt", event.next_attempt_at.map(moment::text).as_deref());
+    // A dead one keeps the time of its last attempt.
+    let next = event.next_attempt_at.filter(|_| event.state == State::Waiting);
+    line("next attempt", next.map(moment::text).as_deref());
     line("waits behind", event.held_by.map(|id| id.to_string()).as_deref());
     line("kind", event.kind.as_deref());
     line("reason", event.reason.as_deref());
