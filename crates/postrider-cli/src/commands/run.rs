@@ -11,7 +11,7 @@ use postrider_relay::{Relay, RelayError};
 use tokio::sync::{oneshot, watch};
 
 use self::signals::{Signal, Signals};
-use crate::config::{self, Config, Overrides, Source};
+use crate::config::{self, Config, HttpSettings, Overrides, Source};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::http::{self, Limits, Serving};
@@ -22,7 +22,7 @@ use crate::notify::Supervisor;
 ///
 /// Any number of relays may run with the same configuration: they share the lanes among each other, and when one dies the others take
 /// over. SIGTERM and Ctrl-C settle what was sent and hand the lanes back; a second one stops at once. SIGHUP reads the configuration
-/// again: it is taken as a whole or not at all.
+/// again: it is taken as a whole or not at all; only a new http.listen, and another database for health and metrics, take a restart, which is said.
 #[derive(Args)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -55,6 +55,7 @@ impl Run {
         let (close, closed) = oneshot::channel::<()>();
         let (limits, shown) = watch::channel(limits(&config));
         let serving = serve(&config, &relay, shown, closed).await?;
+        let fixed = Fixed::of(&config);
         let supervisor = Supervisor::from_env();
         supervisor.ready();
         let watcher = relay.watcher();
@@ -68,7 +69,7 @@ impl Run {
                 Signal::Stop => break None,
                 Signal::Reload => {
                     supervisor.reloading();
-                    self.reload(&mut relay, &limits).await;
+                    self.reload(&mut relay, &limits, &fixed).await;
                     supervisor.ready();
                 }
             }
@@ -92,29 +93,58 @@ impl Run {
     }
 
     /// All or nothing: what cannot be taken is reported, and everything goes on as before.
-    async fn reload(&self, relay: &mut Relay, shown: &watch::Sender<Limits>) {
+    async fn reload(&self, relay: &mut Relay, shown: &watch::Sender<Limits>, fixed: &Fixed) {
         let taken = match config::load(&self.source, &self.overrides) {
             Ok(config) => match set_logs(&config) {
                 Ok(()) => {
                     let limits = limits(&config);
+                    let left = fixed.changed(&Fixed::of(&config));
                     let taken = relay.reload(config.relay).await.map_err(failure);
                     if taken.is_ok() {
                         shown.send_replace(limits);
                     }
-                    taken
+                    taken.map(|()| left)
                 }
                 Err(failure) => Err(failure),
             },
             Err(failure) => Err(failure),
         };
         match taken {
-            Ok(()) => {
-                tracing::info!("the new configuration is in effect (a new http.listen takes a restart)");
+            Ok(left) => {
+                tracing::info!("the new configuration is in effect");
+                for key in left {
+                    tracing::warn!(key, "takes effect after a restart; until then the old value stays");
+                }
             }
             Err(failure) => {
                 tracing::error!("the new configuration is not taken, the old one stays in effect: {failure}");
             }
         }
+    }
+}
+
+/// What only a new process takes: the server of health and metrics is begun once, with a database of its own to ask.
+struct Fixed {
+    http: Option<HttpSettings>,
+    /// As it prints, which cannot be avoided where options cannot be compared. It goes nowhere.
+    database: String,
+}
+
+impl Fixed {
+    fn of(config: &Config) -> Self {
+        Self { http: config.http, database: format!("{:?}", config.relay.database) }
+    }
+
+    /// The keys that are another in `new`.
+    fn changed(&self, new: &Self) -> Vec<&'static str> {
+        let is_served = self.http.is_some();
+        [
+            ("http.listen", self.http != new.http),
+            ("database, for health and metrics", is_served && self.database != new.database),
+        ]
+        .into_iter()
+        .filter_map(|(key, is_changed)| is_changed.then_some(key))
+        .collect()
     }
 }
 

@@ -340,3 +340,28 @@ async fn once_ends_with_any_number_of_sinks() {
     until("its end", || relay.child.try_wait().unwrap().is_some());
     assert_eq!(relay.end(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_says_what_takes_a_restart() {
+    let world = World::new().await;
+    let config = |listen: &str| format!("http:\n  listen: {listen}\nsinks:\n  a:\n    null: {{}}\n");
+    let path = world.configure(&config("127.0.0.1:0"));
+    let log = world.path("log");
+    let child = world
+        .postrider(&["run", "--config", &path])
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let relay = Relay { child, log: log.into() };
+    relay.until_said("metrics and health are served");
+    relay.signal(Signal::HUP);
+    relay.until_said("the new configuration is in effect");
+    assert!(!relay.said().contains("after a restart"), "nothing has changed: {}", relay.said());
+    world.configure(&config("127.0.0.2:0"));
+    relay.signal(Signal::HUP);
+    relay.until_said("takes effect after a restart");
+    assert!(relay.said().contains("http.listen"), "{}", relay.said());
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end(), 0);
+}
