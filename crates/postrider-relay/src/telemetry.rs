@@ -67,6 +67,11 @@ const DEAD: Metric = counter(
     SINK,
     "Events that were refused for the last time and are dead now",
 );
+const TAKEN_BACK: Metric = counter(
+    "postrider_events_taken_back_total",
+    SINK,
+    "Events that were delivered and that a failover then took back; the log names them",
+);
 const UNAVAILABLE: Metric =
     counter("postrider_sink_unavailable_total", SINK_KIND, "Times the sink as a whole could not take events");
 const DELIVERY: Metric = histogram(
@@ -103,6 +108,7 @@ pub const METRICS: &[Metric] = &[
     FILTERED,
     REFUSED,
     DEAD,
+    TAKEN_BACK,
     UNAVAILABLE,
     SETTLED,
     DELIVERY,
@@ -122,6 +128,7 @@ pub struct Telemetry {
     refused: Vec<Counter>,
     unavailable: Vec<Counter>,
     dead: Counter,
+    taken_back: Counter,
     settled: Counter,
     delivery: Histogram,
     settle: Histogram,
@@ -148,6 +155,7 @@ impl Telemetry {
             refused: RefusalKind::ALL.map(|kind| of_kind(REFUSED, kind.policy().code)).into(),
             unavailable: UnavailableKind::ALL.map(|kind| of_kind(UNAVAILABLE, kind.policy().code)).into(),
             dead: counter(DEAD),
+            taken_back: counter(TAKEN_BACK),
             settled: counter(SETTLED),
             delivery: histogram(DELIVERY),
             settle: histogram(SETTLE),
@@ -203,6 +211,11 @@ impl Telemetry {
     /// An event was refused for the last time.
     pub fn dead(&self, events: usize) {
         self.dead.increment(whole(events));
+    }
+
+    /// So many events were delivered and are not in the log any more.
+    pub fn taken_back(&self, events: usize) {
+        self.taken_back.increment(whole(events));
     }
 
     /// One delivery took so long.

@@ -1,6 +1,10 @@
 -- Trouble: events that a sink refused, sinks that somebody paused, and what keeps a relay from its work. The happy path parks nothing.
 
 alter table postrider.sinks add column if not exists paused_at timestamptz;
+-- Events that were delivered and that a failover took back, and when that was seen last.
+alter table postrider.sinks
+    add column if not exists taken_back bigint not null default 0,
+    add column if not exists taken_back_at timestamptz;
 
 -- How many events a settling moved past: the history of progress is also the history of throughput.
 alter table postrider.progress add column if not exists events bigint not null default 0;

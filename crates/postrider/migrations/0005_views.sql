@@ -170,7 +170,8 @@ create or replace view postrider.throughput as
 -- One row per sink: who carries its events, and what is in trouble. Counts of parked events stop at 10,000.
 create or replace view postrider.delivery as
     select s.name as sink, s.created_at, s.paused_at, alive.readers, alive.standby, held.free_lanes, held.last_settled_at,
-           pace.events_last_minute, parked.waiting, parked.behind, parked.dead, t.trouble, t.since as trouble_since
+           pace.events_last_minute, parked.waiting, parked.behind, parked.dead, t.trouble, t.since as trouble_since,
+           s.taken_back, s.taken_back_at
     from postrider.sinks s
     left join postrider.troubles t on t.sink = s.name
     cross join lateral (

@@ -126,7 +126,7 @@ fn folders(examined: &Examined, findings: &mut Vec<Finding>) {
 }
 
 /// The file that a sink writes, if it writes one: every kind that does has the key `path`.
-fn file_of(target: &Target) -> Option<PathBuf> {
+pub(super) fn file_of(target: &Target) -> Option<PathBuf> {
     let target = serde_json::to_value(target).ok()?;
     let (_, keys) = target.as_object()?.iter().next()?;
     Some(PathBuf::from(keys.get("path")?.as_str()?))

@@ -1,6 +1,7 @@
 //! `postrider doctor`: is everything as it must be, and what to do if not.
 
 mod check;
+mod files;
 mod log;
 mod server;
 mod sessions;
@@ -19,7 +20,7 @@ use crate::output;
 
 /// Check the server, the schema, the log, the sinks, and say what to do about what is wrong
 ///
-/// Changes nothing. Works with any role that may connect; what the role may not see is said. Exits with 2 if something is bad.
+/// With a configuration, also the sinks that are in it and the files they write, as they are on this machine. Changes nothing. Works with any role that may connect; what the role may not see is said. Exits with 2 if something is bad.
 #[derive(Args)]
 pub(crate) struct Doctor {
     #[command(flatten)]
@@ -30,7 +31,12 @@ impl Doctor {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let outline = config::outline(&self.target.source)?;
         let mut connection = self.target.connect_to_look().await?;
-        let checks = examine(&mut connection, &outline).await?;
+        let mut report = Report::default();
+        examine(&mut connection, &outline, &mut report).await?;
+        if let Some(sinks) = config::sinks(&self.target.source)? {
+            files::examine(&sinks, &mut report);
+        }
+        let checks = report.checks;
         let is_bad = checks.iter().any(|check| check.grade == Grade::Bad);
         if json {
             let checks: Vec<Value> = checks.iter().map(Check::document).collect();
@@ -50,13 +56,15 @@ impl Doctor {
     }
 }
 
-async fn examine(connection: &mut PgConnection, outline: &Outline) -> Result<Vec<Check>, Failure> {
-    let mut report = Report::default();
-    server::examine(connection, &mut report).await?;
-    if log::is_installed(connection, &mut report).await? {
-        log::examine(connection, outline.max_log_size, &mut report).await?;
-        sinks::examine(connection, outline.sinks.as_deref(), &mut report).await?;
+async fn examine(
+    connection: &mut PgConnection,
+    outline: &Outline,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    server::examine(connection, report).await?;
+    if log::is_installed(connection, report).await? {
+        log::examine(connection, outline.max_log_size, report).await?;
+        sinks::examine(connection, outline.sinks.as_deref(), report).await?;
     }
-    sessions::examine(connection, &mut report).await?;
-    Ok(report.checks)
+    sessions::examine(connection, report).await
 }

@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output;
 
-pub(crate) use self::gather::{Seen, Sink, gather};
+pub(crate) use self::gather::{Delivery, Seen, Sink, gather};
 pub(crate) use self::state::{STUCK, State, state};
 
 /// Show how delivery stands: each sink, its backlog and who carries it, and the ring

@@ -1,10 +1,13 @@
 //! `postrider doctor`.
 
+use std::time::{Duration, Instant};
+
+use postrider::log::{Mood, Report};
 use postrider_testkit::{PostgresServer, Settings, Version};
 use serde_json::{Value, json};
 
 use crate::support::{End, empty_database, postrider_on};
-use crate::world::{create_sink, emit, installed, on, open_reader, park, run};
+use crate::world::{ask, create_sink, emit, installed, on, open_reader, park, run};
 
 /// The results by the name of the check.
 fn results(document: &Value) -> Vec<(&str, &str)> {
@@ -29,6 +32,7 @@ async fn a_healthy_database_has_nothing_bad_but_its_test_server() {
         }
     }
     assert_eq!(check(&document, "durability")["result"], "bad");
+    assert_eq!(check(&document, "wraparound")["result"], "ok");
     let end = on(&database, &["doctor"]).expect(2);
     assert!(end.stdout.contains("→ set fsync = on"), "{}", end.stdout);
     assert!(end.stderr.contains(" ok, "), "{}", end.stderr);
@@ -81,6 +85,55 @@ async fn what_is_wrong_with_the_log_is_named_with_its_remedy() {
     run(&database, "delete from postrider.progress; select setval('postrider.seq', 1); insert into postrider.identity values (true, 42, 1)").await;
     let document = on(&database, &["doctor", "--json"]).expect(2).json();
     assert!(check(&document, "cursors")["detail"].as_str().unwrap().contains("mail"), "{document}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_a_sink_is_named_with_its_remedy() {
+    let database = installed().await;
+    let reader = open_reader(&database, "web").await;
+    create_sink(&database, "old").await;
+    park(&database, "web", "a", "1", "waiting").await;
+    run(&database, "update postrider.sinks set taken_back = 50, taken_back_at = now() where name = 'web'")
+        .await;
+    run(&database, "update postrider.sinks set paused_at = '2026-03-01' where name = 'old'").await;
+    let trouble = Some("the sink has no room left".to_owned());
+    reader.report(Report { mood: Mood::Waiting, trouble, ..Report::default() });
+    let begin = Instant::now();
+    while ask(&database, "select count(*) from postrider.troubles").await == "0" {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the trouble is not stored");
+    }
+    let folder = std::env::temp_dir().join(database.name());
+    std::fs::create_dir_all(folder.join("taken.ndjson")).unwrap();
+    let (path, shown) = (folder.join("postrider.yaml"), folder.display());
+    let file = |name: &str, path: &str| format!("  {name}:\n    file:\n      path: {shown}/{path}\n");
+    let sinks =
+        [file("web", "web.ndjson"), file("taken", "taken.ndjson"), file("lost", "nowhere/x")].concat();
+    std::fs::write(&path, format!("sinks:\n{sinks}")).unwrap();
+    let document = on(&database, &["doctor", "--json", "--config", path.to_str().unwrap()]).expect(2).json();
+    for (name, result, detail, remedy) in [
+        ("relays", "bad", "web: waiting at relay 1 since ", "goes on by itself"),
+        ("relays", "bad", "the sink has no room left", "goes on by itself"),
+        ("parked events", "warn", "web: 1 tried again", "postrider dead list --parked"),
+        ("taken back", "warn", "50 events of web", "log.standbys"),
+        ("orphaned sinks", "warn", "old", "postrider sinks forget"),
+        ("paused sinks", "warn", "old since 2026-03-01", "postrider sinks resume"),
+        ("new sinks", "warn", "lost; taken", "start or reload a relay"),
+        ("files of sinks", "bad", "taken.ndjson is no regular file", "name another path"),
+        ("files of sinks", "bad", "nowhere/x cannot be written", "create its folder"),
+    ] {
+        let checks = document["checks"].as_array().unwrap();
+        let is_meant = |check: &&Value| {
+            check["check"] == name
+                && check["result"] == result
+                && check["detail"].as_str().unwrap().contains(detail)
+                && check["remedy"].as_str().is_some_and(|found| found.contains(remedy))
+        };
+        assert!(checks.iter().any(|check| is_meant(&check)), "no {name} with {detail:?} in {document}");
+    }
+    let text = document.to_string();
+    assert!(text.contains("web.ndjson can be written; its disk has "), "{text}");
+    assert!(!folder.join("web.ndjson").exists(), "looking changes nothing");
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]

@@ -115,16 +115,22 @@ pub(super) fn held(desk: Desk, holder: Holder, lanes: Vec<(i16, i64)>) -> Runnin
     })
 }
 
-/// Which of these events are not in the log any more.
-pub(super) fn taken_back(desk: Desk, known: Known) -> Running {
+/// Which of these events are not in the log any more. Their number is stored too: the log of a relay is not always at hand.
+pub(super) fn taken_back(desk: Desk, holder: Holder, known: Known) -> Running {
     within(desk.patience, async move {
-        let gone = sqlx::query_scalar(
-            "select k.id from unnest($1::smallint[], $2::bigint[], $3::uuid[]) as k (lane, seq, id)
-             where not exists (select from postrider.events e where e.lane = k.lane and e.seq = k.seq and e.id = k.id)",
+        let gone: Vec<Uuid> = sqlx::query_scalar(
+            "with gone as materialized (
+                 select k.id from unnest($1::smallint[], $2::bigint[], $3::uuid[]) as k (lane, seq, id)
+                 where not exists (select from postrider.events e where e.lane = k.lane and e.seq = k.seq and e.id = k.id)),
+             counted as (
+                 update postrider.sinks set taken_back = taken_back + (select count(*) from gone), taken_back_at = clock_timestamp()
+                 where sink = $4 and exists (select from gone))
+             select id from gone",
         )
         .bind(known.lanes)
         .bind(known.seqs)
         .bind(known.ids)
+        .bind(holder.sink)
         .fetch_all(&desk.pool)
         .await?;
         Ok(Errand::TakenBack(gone))

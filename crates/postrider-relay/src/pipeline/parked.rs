@@ -150,7 +150,7 @@ impl Pipeline {
         } else if self.is_draining() {
             // Nothing new is begun.
         } else if let Some(known) = self.doubtful.clone() {
-            self.errand = Some(errand::taken_back(desk, known));
+            self.errand = Some(errand::taken_back(desk, holder, known));
         } else if let Some(unknown) = self.unknown_lanes() {
             self.errand = Some(errand::held(desk, holder, unknown));
         } else if now >= self.retries.news_at {
@@ -252,6 +252,7 @@ impl Pipeline {
             "a failover took back events that were delivered already: the server that was promoted never had them. Tell who received \
              them; log.standbys makes the relay wait until a standby has an event"
         );
+        self.telemetry.taken_back(events.len());
         self.face.on_taken_back(events);
     }
 

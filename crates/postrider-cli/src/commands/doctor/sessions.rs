@@ -88,7 +88,32 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) 
             report.ok("oldest snapshot", detail);
         }
     }
+    let oldest = oldest_database(connection).await;
+    if let Some((age, database)) = report.seen("wraparound", oldest)? {
+        wraparound(age, &database, report);
+    }
     Ok(())
+}
+
+/// The server takes no more commands at 2^31 - 3,000,000, and warns 40,000,000 before. Autovacuum begins at 200,000,000 by default.
+fn wraparound(age: i64, database: &str, report: &mut Report) {
+    let detail = format!("{age} of 2,147,483,648 transactions are used since {database} was frozen");
+    let remedy = "find what holds VACUUM back (the oldest snapshot, above), and run VACUUM in that database; see that autovacuum is on";
+    match age {
+        1_500_000_000.. => {
+            report.bad("wraparound", format!("{detail}; at the end nothing can be written"), remedy);
+        }
+        1_000_000_000.. => report.warn("wraparound", detail, remedy),
+        _ => report.ok("wraparound", detail),
+    }
+}
+
+async fn oldest_database(connection: &mut PgConnection) -> LogResult<(i64, String)> {
+    Ok(sqlx::query_as(
+        "select age(d.datfrozenxid)::bigint, d.datname::text from pg_database d order by age(d.datfrozenxid) desc limit 1",
+    )
+    .fetch_one(connection)
+    .await?)
 }
 
 async fn connections(connection: &mut PgConnection) -> LogResult<Connections> {
@@ -167,4 +192,21 @@ async fn horizon(connection: &mut PgConnection) -> LogResult<(i64, Option<String
         Some((age, holder)) => (age, Some(holder)),
         None => (0, None),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::Grade;
+    use super::*;
+
+    #[test]
+    fn fault_22_wraparound_is_seen_long_before_it_stops_the_server() {
+        for (age, grade) in
+            [(200_000_000, Grade::Ok), (1_000_000_000, Grade::Warn), (1_500_000_000, Grade::Bad)]
+        {
+            let mut report = Report::default();
+            wraparound(age, "app", &mut report);
+            assert_eq!(report.checks[0].grade, grade, "{age}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use postrider::log::error::Result as LogResult;
 use sqlx::PgConnection;
 
 use super::check::{Report, few};
-use crate::commands::status::{self, Seen, Sink};
+use crate::commands::status::{self, Delivery, Seen, Sink};
 use crate::failure::Failure;
 use crate::{moment, output};
 
@@ -27,7 +27,9 @@ pub(super) async fn examine(
     }
     cursors(&seen.sinks, lanes, report);
     carried(&seen.sinks, configured, report);
+    said(&seen.sinks, report);
     trouble(&seen, report);
+    taken_back(&seen.sinks, report);
     Ok(())
 }
 
@@ -70,7 +72,25 @@ fn carried(sinks: &[Sink], configured: Option<&[String]>, report: &mut Report) {
             "put them back, or give them up with `postrider sinks forget NAME`",
         );
     }
-    let paused = names(sinks, |sink| sink.delivery.paused_at.is_some());
+    let unknown: Vec<String> = configured
+        .unwrap_or_default()
+        .iter()
+        .filter(|name| !sinks.iter().any(|sink| sink.delivery.sink == **name))
+        .cloned()
+        .collect();
+    if !unknown.is_empty() {
+        report.warn(
+            "new sinks",
+            format!("in the configuration, and no relay has ever run for them: {}", few(&unknown)),
+            "start or reload a relay with this configuration",
+        );
+    }
+    let paused: Vec<String> = sinks
+        .iter()
+        .filter_map(|sink| {
+            Some(format!("{} since {}", sink.delivery.sink, moment::short(sink.delivery.paused_at?)))
+        })
+        .collect();
     if !paused.is_empty() {
         report.warn(
             "paused sinks",
@@ -80,7 +100,82 @@ fn carried(sinks: &[Sink], configured: Option<&[String]>, report: &mut Report) {
     }
 }
 
+/// What the relays that are alive say, and who they are.
+fn said(sinks: &[Sink], report: &mut Report) {
+    let mut troubles = Vec::new();
+    let mut owners = Vec::new();
+    for sink in sinks {
+        let name = &sink.delivery.sink;
+        for relay in &sink.relays {
+            let (by, state, since) = (&relay.relay, &relay.state, moment::short(relay.since));
+            match &relay.trouble {
+                Some(trouble) => troubles.push(format!("{name}: {state} at {by} since {since}: {trouble}")),
+                None => owners.push(format!("{name} at {by} ({} lanes)", relay.lanes.len())),
+            }
+        }
+    }
+    if troubles.is_empty() {
+        let detail = if owners.is_empty() { "none is alive".to_owned() } else { few(&owners) };
+        report.ok("relays", detail);
+    } else {
+        report.bad(
+            "relays",
+            few(&troubles),
+            "do what it says there; delivery goes on by itself when the cause is gone",
+        );
+    }
+    let free: Vec<String> = sinks
+        .iter()
+        .filter(|sink| !sink.delivery.readers.is_empty() && sink.delivery.free_lanes > 0)
+        .map(|sink| format!("{} of {}", sink.delivery.free_lanes, sink.delivery.sink))
+        .collect();
+    if !free.is_empty() {
+        report.warn(
+            "lanes",
+            format!("nobody holds {}", few(&free)),
+            "a relay takes them over within log.lease; if they stay free, look at its log",
+        );
+    }
+}
+
+fn taken_back(sinks: &[Sink], report: &mut Report) {
+    let found: Vec<String> = sinks
+        .iter()
+        .filter_map(|sink| {
+            let at = moment::short(sink.delivery.taken_back_at?);
+            Some(format!(
+                "{} of {}, last seen {at}",
+                output::events(sink.delivery.taken_back),
+                sink.delivery.sink
+            ))
+        })
+        .collect();
+    if !found.is_empty() {
+        report.warn(
+            "taken back",
+            format!("delivered, and then taken back by a failover: {}", few(&found)),
+            "tell who received them (the relay's log names the ids); with log.standbys an event leaves only when a standby has it",
+        );
+    }
+}
+
 fn trouble(seen: &Seen, report: &mut Report) {
+    let parked: Vec<String> = seen
+        .sinks
+        .iter()
+        .filter(|sink| sink.delivery.waiting + sink.delivery.behind > 0)
+        .map(|sink| {
+            let Delivery { sink, waiting, behind, .. } = &sink.delivery;
+            format!("{sink}: {waiting} tried again, {behind} behind them")
+        })
+        .collect();
+    if !parked.is_empty() {
+        report.warn(
+            "parked events",
+            few(&parked),
+            "`postrider dead list --parked` says why; they pass when the cause is mended",
+        );
+    }
     let dead: Vec<String> = seen
         .sinks
         .iter()

@@ -37,6 +37,8 @@ pub(crate) struct Delivery {
     pub(crate) waiting: i64,
     pub(crate) behind: i64,
     pub(crate) dead: i64,
+    pub(crate) taken_back: i64,
+    pub(crate) taken_back_at: Option<OffsetDateTime>,
 }
 
 /// A row of `postrider.relays`: one that is alive, by its own word.
@@ -48,6 +50,7 @@ pub(crate) struct Relay {
     pub(crate) state: String,
     pub(crate) since: OffsetDateTime,
     pub(crate) trouble: Option<String>,
+    pub(crate) lanes: Vec<i16>,
     pub(crate) in_flight: i32,
     pub(crate) heard_at: OffsetDateTime,
 }

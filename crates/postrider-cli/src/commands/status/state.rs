@@ -129,6 +129,8 @@ mod tests {
             waiting: 3,
             behind: 2,
             dead: 0,
+            taken_back: 0,
+            taken_back_at: None,
         };
         Sink { delivery, lanes: Vec::new(), relays: Vec::new(), oldest: Some(Duration::from_secs(4)) }
     }
@@ -177,6 +179,7 @@ mod tests {
             state: state.to_owned(),
             since: OffsetDateTime::UNIX_EPOCH,
             trouble: trouble.map(ToOwned::to_owned),
+            lanes: Vec::new(),
             in_flight: 0,
             heard_at: OffsetDateTime::UNIX_EPOCH,
         }

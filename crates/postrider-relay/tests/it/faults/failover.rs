@@ -96,6 +96,8 @@ async fn fault_11_what_a_failover_takes_back_is_counted_and_named() {
     let named: BTreeSet<String> = relay.taken_back()["probe"].iter().map(Uuid::to_string).collect();
     assert_eq!(named, before.difference(&after).cloned().collect());
     assert_eq!(pair.taken().len(), 170, "no id was given twice");
+    until(&mut promoted, "select taken_back = 50 and taken_back_at is not null from postrider.delivery")
+        .await;
     relay.stop().await;
 }
 
