@@ -100,7 +100,7 @@ impl Bench {
             table.push('\n');
         }
         for figure in self.figures.iter().filter(|figure| figure.is_met() == Some(false)) {
-            if let Some(reason) = figure.reason {
+            if let Some(reason) = figure.why_missed() {
                 let _ = write!(table, "\nmissed: {}\n  {reason}\n", figure.name);
             }
         }

@@ -111,6 +111,8 @@ create table if not exists postrider.progress (
     -- No row at or below the position can have an xid from here on.
     bounds         xid8[]        not null,
     settled_at     timestamptz   not null default clock_timestamp(),
+    -- How many events it moved past: the history of progress is also the history of throughput.
+    events         bigint        not null default 0,
     primary key (sink, epoch, number, slot),
     check (cardinality(lanes) > 0
        and cardinality(positions) = cardinality(lanes) and cardinality(late_positions) = cardinality(lanes)

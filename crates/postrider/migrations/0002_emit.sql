@@ -64,7 +64,8 @@ create or replace function postrider.refuse_json(what text, type text, reason te
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
     raise exception using errcode = '22P02',
-        message = format('postrider: the %s of event %L is not JSON', what, left(refuse_json.type, 80)),
+        message = format('postrider: the %s of event %L %s not JSON', what, left(refuse_json.type, 80),
+            case what when 'headers' then 'are' else 'is' end),
         detail = format('%s. Nothing was written.', rtrim(coalesce(reason, 'It cannot be parsed'), '.')),
         hint = 'Text must be quoted inside JSON: ''"hello"'', not ''hello''. to_json(…) turns any SQL value into JSON.';
 end
@@ -131,8 +132,16 @@ end
 $$;
 
 create or replace function postrider.set_context(name text, value text) returns void
-    language sql volatile set search_path = pg_catalog, pg_temp as $$
-    select postrider.set_context(jsonb_build_object(name, value))
+    language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+    if set_context.name is null then
+        raise exception using errcode = '22023',
+            message = 'postrider: an entry of the context must have a name',
+            detail = 'The name is null.',
+            hint = 'select postrider.set_context(''initiator'', ''user-7''). A null value takes an entry out.';
+    end if;
+    perform postrider.set_context(jsonb_build_object(set_context.name, set_context.value));
+end
 $$;
 
 -- The context of the transaction, and over it the headers if there are any. Only jsonb can join two objects, and there is JSON that it cannot hold.

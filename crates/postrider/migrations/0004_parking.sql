@@ -6,9 +6,6 @@ alter table postrider.sinks
     add column if not exists taken_back bigint not null default 0,
     add column if not exists taken_back_at timestamptz;
 
--- How many events a settling moved past: the history of progress is also the history of throughput.
-alter table postrider.progress add column if not exists events bigint not null default 0;
-
 -- What a reader says of itself comes with its heartbeat, and is worth as much: with an expired one it is history.
 alter table postrider.readers
     add column if not exists heard_at timestamptz not null default clock_timestamp(),

@@ -135,7 +135,7 @@ pub struct Figure {
     noise: Option<Spread>,
     runs: usize,
     goal: Option<Goal>,
-    pub(super) reason: Option<&'static str>,
+    reason: Option<&'static str>,
 }
 
 impl Figure {
@@ -206,6 +206,32 @@ impl Figure {
         self.goal.map(|goal| goal.is_met(self.ours, self.ratio))
     }
 
+    /// Why the goal is missed, if it is: what is known of the figure, or what the control says of the machine.
+    pub(super) fn why_missed(&self) -> Option<String> {
+        if self.is_met() != Some(false) {
+            return None;
+        }
+        if let Some(reason) = self.reason {
+            return Some(reason.to_owned());
+        }
+        let (Some(ratio), Some(noise), Some(Goal::RatioAtLeast(goal) | Goal::RatioAtMost(goal))) =
+            (self.ratio, self.noise, self.goal)
+        else {
+            return Some("no reason is known: measure it again on a quiet machine".to_owned());
+        };
+        let swing = (noise.high - 1.0).max(1.0 - noise.low);
+        let chance = if (ratio - goal).abs() <= swing * goal {
+            "so little may be chance: measure it again on a quiet machine"
+        } else {
+            "that does not explain it, and no other reason is known"
+        };
+        Some(format!(
+            "it is off by {}, and the rival against itself by up to {}; {chance}",
+            number((ratio - goal).abs() / goal),
+            number(swing)
+        ))
+    }
+
     pub(super) fn json(&self) -> Value {
         json!({
             "figure": self.name, "unit": self.unit, "ours": self.ours,
@@ -213,7 +239,7 @@ impl Figure {
             "ratio": self.ratio, "ratio_low": self.ratio_range.map(|range| range.0), "ratio_high": self.ratio_range.map(|range| range.1),
             "noise": self.noise.map(|noise| noise.median),
             "noise_low": self.noise.map(|noise| noise.low), "noise_high": self.noise.map(|noise| noise.high),
-            "runs": self.runs, "goal": self.goal.map(Goal::text), "met": self.is_met(), "reason": self.reason,
+            "runs": self.runs, "goal": self.goal.map(Goal::text), "met": self.is_met(), "reason": self.why_missed(),
         })
     }
 
@@ -275,7 +301,13 @@ mod tests {
         assert!(close(pairs.ratio.median, 0.8) && close(pairs.noise.median, 1.0));
         let figure = Figure::paired("f", "rows/s", "r", &pairs);
         assert_eq!(figure.clone().goal(Goal::RatioAtLeast(0.8)).is_met(), Some(true));
-        assert_eq!(figure.goal(Goal::RatioAtMost(0.7)).is_met(), Some(false));
+        let missed = figure.clone().goal(Goal::RatioAtMost(0.7));
+        assert_eq!(missed.is_met(), Some(false));
+        assert_eq!(
+            missed.why_missed().unwrap(),
+            "it is off by 0.14, and the rival against itself by up to 0.10; that does not explain it, and no other reason is known"
+        );
+        assert!(figure.goal(Goal::RatioAtMost(0.75)).why_missed().unwrap().contains("may be chance"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use postrider::log::flush;
 use postrider_testkit::{Database, PostgresServer};
 
 use super::Hand;
-use crate::support::{emit, lazy_server, run};
+use crate::support::{PATIENCE, emit, lazy_server, next, open, reading, run};
 
 async fn still_there(server: &mut PostgresServer, database: &Database) -> i64 {
     server.crash().await.unwrap();
@@ -33,6 +33,18 @@ async fn what_is_released_survives_a_crash() {
     }
     assert_eq!(script(true).await, 1);
     assert_eq!(script(false).await, 0, "without the gate a phantom would have been published");
+}
+
+/// The reader that is really used.
+#[tokio::test]
+async fn what_a_reader_hands_out_survives_a_crash() {
+    let (mut server, database) = lazy_server().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut reader = open(&database, reading("durable")).await;
+    run(&mut writer, "set synchronous_commit = off").await;
+    emit(&mut writer, "visible", "a").await;
+    assert_eq!(next(&mut reader).await.len(), 1);
+    assert_eq!(still_there(&mut server, &database).await, 1, "a phantom was handed out");
 }
 
 #[tokio::test]
@@ -64,7 +76,8 @@ async fn polling_alone_never_ends_beside_an_open_writer() {
     for _ in 0..2_000 {
         assert!(reader.peek().await.facts.flushed < inserted, "somebody flushed it after all");
     }
-    flush::until_durable(&mut reader.connection, inserted, 0).await.unwrap();
+    let nudged = flush::until_durable(&mut reader.connection, inserted, 0);
+    tokio::time::timeout(PATIENCE, nudged).await.expect("nobody flushed").unwrap();
     assert!(reader.peek().await.facts.flushed >= inserted);
     run(&mut writer, "rollback").await;
 }

@@ -5,6 +5,7 @@ use postrider_testkit::{PostgresServer, Settings, Version};
 use sqlx::Connection;
 
 use super::{Hand, without};
+use crate::faults::until;
 use crate::support::{
     database, database_on, database_with_one_lane, emit, lazy_server, open, read_types, reading, run,
 };
@@ -221,6 +222,34 @@ async fn a_cursor_in_memory_does_not_outlive_a_crash() {
     }
     assert_eq!(script(false).await, 60);
     assert!(script(true).await < 60, "the same xids and seqs again: invisible to a cursor that was kept");
+}
+
+/// The same with the reader that is really used. It has looked past numbers that a crash takes back, and had no reason to store it.
+#[tokio::test]
+async fn a_reader_starts_from_what_is_stored_after_a_crash() {
+    const LATER: u32 = 60;
+    let (server, database) = lazy_server().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut reader = open(&database, reading("crash")).await;
+    run(
+        &mut writer,
+        "begin; select postrider.emit('never', '{}', key => n::text) from generate_series(1, 60) n; rollback",
+    )
+    .await;
+    // It has looked since. (A table for the time would be written, and flush what is to be lost.)
+    run(&mut writer, "select set_config('test.rolled_back', clock_timestamp()::text, false)").await;
+    until(
+        &mut writer,
+        "select exists (select from pg_stat_activity where datname = current_database() and query like '-- One round%'
+            and query_start > current_setting('test.rolled_back')::timestamptz and state = 'idle')",
+    )
+    .await;
+    server.crash().await.unwrap();
+    server.start().await.unwrap();
+    let mut writer = database.connect().await.unwrap();
+    run(&mut writer, "select postrider.emit('later', '{}', key => n::text) from generate_series(1, 60) n")
+        .await;
+    assert_eq!(read_types(&mut reader, LATER as usize).await.len(), LATER as usize);
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use postrider::log::ring::{self, Reason, Retention, Turn};
 use postrider::log::{Start, sink};
 use postrider_testkit::{PostgresServer, Settings, Version};
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use time::OffsetDateTime;
 
 use super::Hand;
 use crate::support::{PATIENCE, database, database_on, emit, run};
@@ -155,6 +156,35 @@ async fn new_sink_beside_a_rotator(with_lock: bool) -> Vec<String> {
     Hand::open_sink(&database, "by hand", Start::Now).await.look_until_quiet().await
 }
 
+/// The same with the creation stopped earlier, right after it has read where it begins: it waits for the log itself, which a start by
+/// time looks through.
+#[tokio::test]
+async fn a_sink_that_looks_for_its_beginning_holds_the_ring() {
+    let database = database().await;
+    let (mut slow, mut rotator) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    let (mut gate, mut watcher) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    let mut creator = database.connect().await.unwrap();
+    run(&mut watcher, "insert into postrider.ring (slot) select generate_series(0, 7)").await;
+    run(&mut slow, "begin").await;
+    emit(&mut slow, "owed", "a").await;
+    run(&mut watcher, "select setval('postrider.slot', 7)").await;
+    run(&mut gate, "begin; lock table postrider.events_5 in access exclusive mode").await;
+    let tomorrow = OffsetDateTime::now_utc() + Duration::from_hours(24);
+    let create =
+        tokio::spawn(
+            async move { sink::open(&mut creator, "by hand", Start::At(tomorrow)).await.map(|_| ()) },
+        );
+    somebody_waits_for(&mut watcher, "postrider.events_5").await;
+    run(&mut slow, "commit").await;
+    let turn = tokio::spawn(async move { ring::turn(&mut rotator, AT_ONCE).await.unwrap() });
+    somebody_waits_for(&mut watcher, "postrider.ring").await;
+    run(&mut gate, "commit").await;
+    create.await.unwrap().unwrap();
+    assert_ne!(turn.await.unwrap(), Turn::To(0), "emptied before the cursor was there to hold it");
+    let mut reader = Hand::open_sink(&database, "by hand", Start::Now).await;
+    assert_eq!(reader.look_until_quiet().await, ["owed"]);
+}
+
 /// Empties whatever can be emptied.
 async fn turn_all_the_way(connection: &mut PgConnection) {
     for _ in 0..8 {
@@ -205,6 +235,75 @@ async fn the_slot_is_checked_again_under_its_lock() {
         (true, vec![]),
         "lost with an old snapshot"
     );
+}
+
+/// The real one, stopped between its first check and its lock: the slot's last writer commits while the rotator tries again for the lock.
+/// Whatever isolation the session has by default.
+#[tokio::test]
+async fn what_commits_while_the_rotator_waits_for_its_lock_is_seen() {
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        // The rotator tries for a quarter of a second. On a machine that was away for so long there is nothing to see.
+        for attempt in 1.. {
+            assert!(attempt < 20, "the rotator was never met in its tries");
+            if committed_beside_a_rotator(isolation).await {
+                break;
+            }
+        }
+    }
+}
+
+/// Answers whether the commit came in time.
+async fn committed_beside_a_rotator(isolation: &str) -> bool {
+    let database = database().await;
+    let (mut slow, mut rotator) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    let (mut writer, mut watcher) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    let mut reader = Hand::open(&database).await;
+    run(&mut slow, "begin").await;
+    emit(&mut slow, "owed", "a").await;
+    for slot in 1..8 {
+        assert_eq!(ring::turn(&mut rotator, AT_ONCE).await.unwrap(), Turn::To(slot));
+        emit(&mut writer, "other", "b").await;
+    }
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut rotator).await.unwrap();
+    let default = format!("set default_transaction_isolation = '{isolation}'");
+    sqlx::raw_sql(AssertSqlSafe(default)).execute(&mut rotator).await.unwrap();
+    let turn = tokio::spawn(async move { ring::turn(&mut rotator, AT_ONCE).await.unwrap() });
+    // It has checked, it has not got the lock, and it pauses.
+    while !turn.is_finished()
+        && !sqlx::query_scalar::<_, bool>(
+            "select state = 'idle in transaction' and query ilike 'rollback to savepoint%' from pg_stat_activity where pid = $1",
+        )
+        .bind(pid)
+        .fetch_one(&mut watcher)
+        .await
+        .unwrap()
+    {}
+    run(&mut slow, "commit").await;
+    let turned = turn.await.unwrap();
+    let Turn::Held(held) = turned else { panic!("a slot with an owed event was emptied: {turned:?}") };
+    let first = held.iter().find(|held| held.slot == 0).unwrap();
+    let mut found = reader.look_until_quiet().await;
+    found.retain(|kind| kind == "owed");
+    assert_eq!(found, ["owed"]);
+    first.reason == Reason::Owed(vec!["by hand".to_owned()])
+}
+
+/// The youngest writer of all is in no snapshot's list: only its xid, between the snapshot's end and the bound, tells that it is owed.
+#[tokio::test]
+async fn a_slot_is_held_for_a_writer_that_no_snapshot_knew() {
+    // A server of our own: somebody else's transaction that ends in between would make the writer known.
+    let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+    let database = database_on(&server).await;
+    let (mut writer, mut rotator) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    let mut reader = Hand::open(&database).await;
+    run(&mut writer, "begin").await;
+    emit(&mut writer, "newest", "a").await;
+    assert_eq!(reader.look().await, [""; 0]);
+    reader.settle().await;
+    run(&mut writer, "commit").await;
+    turn_all_the_way(&mut rotator).await;
+    reader.resume().await;
+    assert_eq!(reader.look_until_quiet().await, ["newest"]);
 }
 
 /// A rotator has read which slot is current, and another one turns the ring before the first has locked the slot it chose. By hand up to
@@ -280,7 +379,18 @@ async fn readers_do_not_queue_behind_the_rotator() {
     run(&mut long_reader, "begin; select count(*) from postrider.events_1").await;
     // The real one asks without queueing and goes on to another slot.
     let mut rotator = database.connect().await.unwrap();
-    assert_eq!(ring::turn(&mut rotator, AT_ONCE).await.unwrap(), Turn::To(2));
+    let turn = tokio::spawn(async move { (ring::turn(&mut rotator, AT_ONCE).await.unwrap(), rotator) });
+    while !turn.is_finished() {
+        let queued: i64 = sqlx::query_scalar(
+            "select count(*) from pg_locks where not granted and relation = 'postrider.events_1'::regclass",
+        )
+        .fetch_one(&mut watcher)
+        .await
+        .unwrap();
+        assert_eq!(queued, 0, "the rotator queues");
+    }
+    let (turned, mut rotator) = turn.await.unwrap();
+    assert_eq!(turned, Turn::To(2));
     // A queued request makes everybody wait behind it.
     let queued = tokio::spawn(async move {
         let _ = sqlx::raw_sql(

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use postrider::log::progress;
-use postrider::log::{Error, lease};
+use postrider::log::{Error, Settlement, lease};
 use postrider_testkit::{PostgresServer, Settings, Version};
 use uuid::Uuid;
 
 use super::Hand;
+use crate::faults::until;
 use crate::plans::{buffers, plan_of};
-use crate::support::{PATIENCE, database, database_on, emit, open, reading, run};
+use crate::support::{PATIENCE, database, database_on, emit, next, open, read_types, reading, run};
 
 /// A late row's position is passed already: only the snapshot tells that it was delivered.
 #[tokio::test]
@@ -65,6 +66,47 @@ async fn the_bound_is_taken_after_the_read_returned() {
     }
     assert_eq!(script(false).await, ["in between"]);
     assert_eq!(script(true).await, [""; 0], "lost when reading and storing share a transaction");
+}
+
+/// The same with the reader that is really used, which reads on while a settling is on its way: that settling's xid bounds what was read
+/// before it began, and nothing that was read since.
+#[tokio::test]
+async fn a_settling_bounds_only_what_was_read_before_it() {
+    let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+    let database = database_on(&server).await;
+    let (mut writer, mut gate) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    let mut reader = open(&database, reading("overlapped")).await;
+    emit(&mut gate, "first", "a").await;
+    let batch = next(&mut reader).await;
+    // The settling has its xid and waits for us.
+    run(
+        &mut gate,
+        "create function held_up() returns trigger language plpgsql as 'begin perform pg_advisory_xact_lock_shared(1); return new; end';
+         create trigger held_up before insert on postrider.progress_0 for each row execute function held_up();
+         select pg_advisory_lock(1)",
+    )
+    .await;
+    let (settler, mut all) = (reader.settler(), Settlement::default());
+    all.add(&batch, |_, records| Some(records.len()));
+    let settling = tokio::spawn(async move { settler.settle(all).await.unwrap() });
+    until(&mut gate, "select exists (select from pg_locks where locktype = 'advisory' and not granted)")
+        .await;
+    run(&mut writer, "begin").await;
+    emit(&mut writer, "in between", "a").await;
+    run(&mut gate, "select set_config('test.written', clock_timestamp()::text, false)").await;
+    until(
+        &mut gate,
+        "select exists (select from pg_stat_activity where datname = current_database() and query like '-- One round%'
+            and query_start > current_setting('test.written')::timestamptz and state = 'idle')",
+    )
+    .await;
+    run(&mut gate, "select pg_advisory_unlock(1)").await;
+    settling.await.unwrap();
+    reader.settle(&batch).await.unwrap();
+    reader.close().await.unwrap();
+    run(&mut writer, "commit").await;
+    let mut reader = open(&database, reading("overlapped")).await;
+    assert_eq!(read_types(&mut reader, 1).await, ["in between"]);
 }
 
 /// A reader that was frozen past its lease wakes up and settles what it had in hand.

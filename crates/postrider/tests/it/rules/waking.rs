@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use postrider::log::ReaderOptions;
+use postrider::log::{ReaderOptions, bell};
+use postrider_testkit::{PostgresServer, Settings, Version};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgListener;
 
 use crate::faults::notify::ASLEEP;
 use crate::faults::until;
-use crate::support::{database, emit, heard, open, read_types, reading, run};
+use crate::support::{database, database_on, emit, heard, open, read_types, reading, run};
 
 /// The ticket of a reader that died asleep stays, and without `armed_until` every producer would ring for it for ever.
 #[tokio::test]
@@ -78,4 +79,75 @@ async fn the_ticket_is_renewed_while_an_older_transaction_is_open() {
     }
     run(&mut older, "rollback").await;
     reader.close().await.unwrap();
+}
+
+/// A producer looks for tickets after its row has its xid. One that is held up in the middle of its insert, while a reader takes a
+/// ticket, must ring for it: that reader does not know the row's transaction, or has looked before it.
+#[tokio::test]
+async fn a_producer_looks_for_tickets_after_it_has_written() {
+    const PRODUCERS: [&str; 4] = [
+        "select postrider.emit('late', '{}', key => 'k')",
+        "select postrider.emit('late', '{}'::json, key => 'k')",
+        "select postrider.emit('late', '{}'::jsonb, key => 'k')",
+        r#"select postrider.emit_many('[{"type": "late", "payload": 1}]')"#,
+    ];
+    let database = database().await;
+    let (mut producer, mut gate) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    run(
+        &mut gate,
+        "create function held_up() returns trigger language plpgsql as 'begin perform pg_advisory_xact_lock_shared(1); return new; end';
+         create trigger held_up before insert on postrider.events_0 for each row execute function held_up()",
+    )
+    .await;
+    let mut listener = PgListener::connect(&database.url()).await.unwrap();
+    listener.listen("postrider").await.unwrap();
+    for statement in PRODUCERS {
+        run(&mut gate, "select pg_advisory_lock(1)").await;
+        let emitting = tokio::spawn(async move {
+            sqlx::raw_sql(statement).execute(&mut producer).await.unwrap();
+            producer
+        });
+        until(&mut gate, "select exists (select from pg_locks where locktype = 'advisory' and not granted)")
+            .await;
+        let ticket = bell::take_ticket(&mut gate, Duration::from_mins(1)).await.unwrap();
+        run(&mut gate, "select pg_advisory_unlock(1)").await;
+        producer = emitting.await.unwrap();
+        assert_eq!(heard(&mut listener, &mut gate).await, [ticket.to_string()], "{statement}");
+        bell::disarm(&mut gate, ticket).await.unwrap();
+    }
+}
+
+/// Who hears a ticket answers for it and for older ones. A younger one belongs to a reader that may be asleep already.
+#[tokio::test]
+async fn a_ticket_is_disarmed_and_no_younger_one() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let minute = Duration::from_mins(1);
+    let first = bell::take_ticket(&mut connection, minute).await.unwrap();
+    let second = bell::take_ticket(&mut connection, minute).await.unwrap();
+    let mut listener = PgListener::connect(&database.url()).await.unwrap();
+    listener.listen("postrider").await.unwrap();
+    bell::disarm(&mut connection, first).await.unwrap();
+    emit(&mut connection, "rings", "k").await;
+    assert_eq!(heard(&mut listener, &mut connection).await, [second.to_string()]);
+    bell::disarm(&mut connection, second).await.unwrap();
+    bell::disarm(&mut connection, first).await.unwrap();
+    emit(&mut connection, "silent", "k").await;
+    assert_eq!(heard(&mut listener, &mut connection).await, [""; 0], "an older ticket armed the bell again");
+}
+
+/// The xid a reader waits for must be younger than that of every producer that has not seen its ticket. The snapshot's own end is not:
+/// the youngest running transaction is beyond it.
+#[tokio::test]
+async fn a_reader_waits_for_the_youngest_producer_too() {
+    // A server of our own: somebody else's transaction that ends would put the producer's into the snapshot.
+    let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+    let database = database_on(&server).await;
+    let (mut producer, mut reader) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    run(&mut producer, "begin").await;
+    emit(&mut producer, "youngest", "k").await;
+    let youngest: String =
+        sqlx::query_scalar("select pg_current_xact_id()::text").fetch_one(&mut producer).await.unwrap();
+    let waited_for = bell::take_xid(&mut reader).await.unwrap();
+    assert!(waited_for > youngest.parse().unwrap(), "{waited_for} is not younger than {youngest}");
 }

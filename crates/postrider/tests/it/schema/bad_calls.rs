@@ -106,9 +106,11 @@ async fn headers_and_context_have_one_limit() {
 async fn set_context_refuses() {
     for version in VERSIONS {
         let (_database, mut connection) = with_small_payloads(version).await;
-        for (call, detail) in
-            [("set_context(null::jsonb)", "null"), ("set_context('[]'::jsonb)", "a JSON array")]
-        {
+        for (call, detail) in [
+            ("set_context(null::jsonb)", "null"),
+            ("set_context('[]'::jsonb)", "a JSON array"),
+            ("set_context(null, 'user-7')", "The name is null"),
+        ] {
             let said = fails(&mut connection, &format!("select postrider.{call}")).await;
             assert_eq!(said.code, "22023", "{call}");
             assert!(said.detail.contains(detail), "{call}: {}", said.detail);

@@ -15,7 +15,7 @@ async fn empty() -> Database {
 /// Everything of ours in the catalog, so that two states can be compared.
 async fn catalog(database: &Database) -> Vec<String> {
     sqlx::query_scalar(
-        "select format('%s %s %s', c.relkind, c.relname, c.relacl) from pg_class c where c.relnamespace = 'postrider'::regnamespace
+        "select format('%s %s %s %s', c.relkind, c.relname, c.relacl, pg_get_viewdef(c.oid)) from pg_class c where c.relnamespace = 'postrider'::regnamespace
          union all
          select format('%s %s', pg_get_functiondef(p.oid), p.proacl) from pg_proc p where p.pronamespace = 'postrider'::regnamespace
          order by 1",

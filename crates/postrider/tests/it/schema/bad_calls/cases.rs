@@ -40,7 +40,7 @@ pub(super) const EMIT: &[Case] = &[
     case("emit('t', null::jsonb)", "22004", "payload of event 't' must not be null", "", "in quotes"),
     case("emit('t', '{nope')", "22P02", "payload of event 't' is not JSON", "", "to_json"),
     case("emit('t', '')", "22P02", "payload of event 't' is not JSON", "", "to_json"),
-    case("emit('t', '{}', headers => 'nope')", "22P02", "headers of event 't' is not JSON", "", "to_json"),
+    case("emit('t', '{}', headers => 'nope')", "22P02", "headers of event 't' are not JSON", "", "to_json"),
     case(
         "emit('t', '{}', headers => '[]')",
         "22023",
