@@ -1,12 +1,16 @@
-//! Keeping to a limit of memory: first smaller batches, then an orderly end.
+//! Keeping to a limit of memory: first smaller batches, down to one event at a time, then an orderly end.
 
 use std::time::Duration;
 
-use postrider::log::BatchBytes;
+use postrider::log::{BatchBytes, Large};
+use uuid::Uuid;
 
 /// How often it is looked at.
 pub(crate) const OFTEN: Duration = Duration::from_millis(250);
 const SMALLEST_BATCH: usize = 64 << 10;
+/// An event takes so many times its size while it is on its way, as it came, as a record, as a message, as what a sink makes of it, and
+/// what the allocator does not give back at once: three were seen with events of 40 MB, six with 20 MB.
+const COPIES: u64 = 8;
 
 /// Watches the memory of this process.
 #[derive(Debug)]
@@ -14,6 +18,10 @@ pub(crate) struct Memory {
     limit: u64,
     batch_bytes: BatchBytes,
     usual: usize,
+    /// The largest event of late, and how often it was not seen since.
+    large: Option<(Large, u32)>,
+    /// The last event that was too large.
+    named: Option<Uuid>,
 }
 
 /// What to do.
@@ -23,21 +31,29 @@ pub(crate) enum Verdict {
     Fine,
     /// Batches were made smaller.
     Shrunk,
+    /// There is one event at a time, and this one alone is too large. Starting anew would find it again.
+    TooLarge(Large),
     /// Smaller batches did not help.
     Over,
 }
 
 impl Memory {
     pub(crate) fn new(limit: u64, batch_bytes: BatchBytes) -> Self {
-        let usual = batch_bytes.get();
-        Self { limit, batch_bytes, usual }
+        Self { limit, batch_bytes, usual: BatchBytes::default().get(), large: None, named: None }
     }
 
     /// Decides by the memory that is resident now.
-    pub(crate) fn judge(&self, resident: u64) -> Verdict {
+    pub(crate) fn judge(&mut self, resident: u64) -> Verdict {
+        self.look_for_large();
         let batch = self.batch_bytes.get();
         if resident > self.limit && batch <= SMALLEST_BATCH {
-            return Verdict::Over;
+            let is_it = |large: &Large| resident.saturating_sub(large.bytes as u64 * COPIES) <= self.limit;
+            let large = self.large.map(|(large, _)| large).filter(is_it);
+            return match large {
+                Some(large) if self.named.replace(large.id) == Some(large.id) => Verdict::Fine,
+                Some(large) => Verdict::TooLarge(large),
+                None => Verdict::Over,
+            };
         }
         // Buffers are halved from four fifths of the limit on, and grow back below three fifths.
         if resident > self.limit / 5 * 4 && batch > SMALLEST_BATCH {
@@ -48,6 +64,18 @@ impl Memory {
             self.batch_bytes.set((batch * 2).min(self.usual));
         }
         Verdict::Fine
+    }
+
+    /// One that is just being read is not known yet, and what one that has gone took may not be given back at once.
+    fn look_for_large(&mut self) {
+        const REMEMBERED: u32 = 20;
+        let before =
+            self.large.filter(|(_, unseen)| *unseen < REMEMBERED).map(|(large, unseen)| (large, unseen + 1));
+        let now = self.batch_bytes.largest().map(|large| (large, 0));
+        self.large = match (now, before) {
+            (Some((large, _)), Some((known, _))) if large.bytes < known.bytes => before,
+            (now, before) => now.or(before),
+        };
     }
 }
 
@@ -65,7 +93,7 @@ mod tests {
     #[test]
     fn batches_shrink_before_the_end_and_grow_back() {
         let bytes = BatchBytes::new(8 << 20);
-        let memory = Memory::new(100 << 20, bytes.clone());
+        let mut memory = Memory::new(100 << 20, bytes.clone());
         assert_eq!(memory.judge(50 << 20), Verdict::Fine);
         for _ in 0..7 {
             assert_eq!(memory.judge(90 << 20), Verdict::Shrunk);

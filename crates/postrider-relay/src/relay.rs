@@ -84,6 +84,7 @@ pub struct Relay {
     settings: Arc<RelaySettings>,
     pool: PgPool,
     batch_bytes: BatchBytes,
+    memory: Memory,
     sinks: BTreeMap<String, Running>,
     /// What is shown of each sink, also to those who asked before a reload.
     faces: Arc<RwLock<Vec<Face>>>,
@@ -98,7 +99,9 @@ impl Relay {
         warn_if_unverified(&settings);
         let pool = pool(&settings);
         let (sinks, faces) = (BTreeMap::new(), Arc::default());
-        let mut relay = Self { settings, pool, batch_bytes: BatchBytes::default(), sinks, faces };
+        let batch_bytes = BatchBytes::default();
+        let memory = Memory::new(settings.memory_limit, batch_bytes.clone());
+        let mut relay = Self { settings, pool, batch_bytes, memory, sinks, faces };
         for (sink, preparer) in prepared {
             relay.launch(sink, preparer);
         }
@@ -157,6 +160,7 @@ impl Relay {
         if whole {
             self.pool = pool(&settings);
         }
+        self.memory = Memory::new(settings.memory_limit, self.batch_bytes.clone());
         self.settings = Arc::new(settings);
         for (sink, preparer) in prepared {
             if !self.sinks.contains_key(&sink.name) {
@@ -170,7 +174,6 @@ impl Relay {
     /// Waits until it ends by itself: the log cannot be used any more by this program, or memory is over its limit. Call
     /// [`stop`](Self::stop) then. May be cancelled.
     pub async fn ended(&mut self) -> RelayError {
-        let memory = Memory::new(self.settings.memory_limit, self.batch_bytes.clone());
         loop {
             let ended =
                 self.sinks.iter().find(|(_, sink)| sink.task.is_finished()).map(|(name, _)| name.clone());
@@ -184,13 +187,23 @@ impl Relay {
                 }
             }
             if let Some(resident) = memory::resident() {
-                match memory.judge(resident) {
+                let limit = self.settings.memory_limit;
+                match self.memory.judge(resident) {
                     Verdict::Fine => {}
-                    Verdict::Shrunk => {
-                        tracing::warn!(resident, limit = self.settings.memory_limit, "buffers shrink");
-                    }
+                    Verdict::Shrunk => tracing::warn!(resident, limit, "buffers shrink"),
+                    Verdict::TooLarge(event) => tracing::error!(
+                        event = %event.id,
+                        bytes = event.bytes,
+                        resident,
+                        limit,
+                        "this event alone takes more memory than relay.memory_limit allows while it is on its way; it is delivered all the \
+                         same, one event at a time. Set relay.memory_limit to {} at least, or keep payloads smaller with `postrider \
+                         init --max-payload`",
+                        // Buffers shrink from four fifths on.
+                        resident / 4 * 5
+                    ),
                     Verdict::Over => {
-                        return RelayError::Memory { resident, limit: self.settings.memory_limit };
+                        return RelayError::Memory { resident, limit };
                     }
                 }
             }

@@ -8,7 +8,7 @@ mod tests;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -38,6 +38,7 @@ struct Shared {
     switches: watch::Sender<Switches>,
     connections: watch::Sender<usize>,
     accepted: AtomicUsize,
+    carried: [AtomicU64; 2],
 }
 
 #[derive(Clone)]
@@ -87,6 +88,7 @@ impl Proxy {
             switches: watch::Sender::new(switches),
             connections: watch::Sender::new(0),
             accepted: AtomicUsize::new(0),
+            carried: Default::default(),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
         Ok(Self { address, shared, accepting })
@@ -173,6 +175,11 @@ impl Proxy {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
+    /// How many bytes all connections together have carried in that direction.
+    pub fn carried(&self, direction: Direction) -> u64 {
+        self.shared.carried[direction as usize].load(Ordering::Relaxed)
+    }
+
     /// Waits until exactly `count` client connections are open.
     pub async fn wait_for_connections(&self, count: usize) {
         // The sender lives in `self`, so waiting cannot fail.
@@ -212,6 +219,7 @@ impl Shared {
             // Nobody waits for a counter.
             false
         });
+        self.carried[direction as usize].fetch_add(granted.0 as u64, Ordering::Relaxed);
         granted
     }
 

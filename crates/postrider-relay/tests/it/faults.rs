@@ -5,6 +5,7 @@ mod child;
 mod connections;
 mod crashes;
 mod failover;
+mod large;
 mod limits;
 mod load;
 mod payloads;

@@ -2,6 +2,7 @@
 
 mod failing;
 mod resting;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +16,19 @@ use super::bell::{self, Heard, Silence};
 use super::error::{Error, Result};
 use super::lanes::Settling;
 use super::lease;
-use super::link::Link;
+use super::link::{Found, Link};
+use super::page_size::PageSize;
 use super::parking::{Holder, Parking};
 use super::reader::{Batch, Kept, ReaderOptions, Settled};
 use super::report::Report;
+use super::room::Room;
 use super::servers::Servers;
-use super::settling::{Ended, Meanwhile, Running, end_of};
+use super::settling::{Ended, Meanwhile, Running};
 use super::sink::Start;
 use super::wake::{Action, Event, Sleeper};
+
+/// A round gets this many times two as long as the database usually may take.
+const MOST_SLOW_ROUNDS: u32 = 4;
 
 /// What a reader asks of its task.
 #[derive(Debug)]
@@ -79,6 +85,10 @@ pub(super) struct Driver {
     connect_at: Option<Instant>,
     /// The page that was asked for; rounds that take too long are read with smaller ones.
     usual_page: u32,
+    /// How often in a row a round has taken too long all the same.
+    slow_rounds: u32,
+    pages: PageSize,
+    room: Room,
     idle_rounds: u32,
     /// The end of the pause or sleep it is in.
     resting_until: Option<Instant>,
@@ -111,12 +121,13 @@ impl Driver {
             Start::Now | Start::Earliest => options.patience,
         };
         let connecting = Link::connect(&database, &options, reader, &kept, &report);
-        let link = tokio::time::timeout(patience, connecting)
-            .await
-            .unwrap_or_else(|_| Err(Error::NoAnswer { seconds: patience.as_secs() }))?;
+        let link = in_time(patience, Box::pin(connecting)).await?;
         let driver = Self {
             database,
             usual_page: options.page,
+            slow_rounds: 0,
+            pages: PageSize::default(),
+            room: Room::new(options.batch_bytes.clone()),
             options,
             holder: Holder { sink: link.tenure.sink, reader },
             link: Some(link),
@@ -201,28 +212,20 @@ impl Driver {
     /// A server that is gone without a word would hold us for as long as the kernel goes on sending again.
     async fn step_in_time(&mut self) -> Result<()> {
         // Waits for a bell or a command end by themselves, with the next heartbeat at the latest.
-        let patience = self.options.patience + self.link.as_ref().map(Link::next_duty).unwrap_or_default();
-        match tokio::time::timeout(patience, self.step()).await {
-            Ok(done) => done,
-            Err(_) => Err(Error::NoAnswer { seconds: patience.as_secs() }),
-        }
+        let duty = self.link.as_ref().map(Link::next_duty).unwrap_or_default();
+        // One event alone may take longer than an answer usually may, and has to come all the same.
+        let patience = self.options.patience * (1 << self.slow_rounds.min(MOST_SLOW_ROUNDS)) + duty;
+        in_time(patience, self.step()).await
     }
 
     /// One step: at most one statement of the protocol, or one wait.
     async fn step(&mut self) -> Result<()> {
-        let link = match &mut self.link {
-            Some(link) => link,
-            none => {
-                let (database, reader) = (&self.database, self.holder.reader);
-                let link = Link::connect(database, &self.options, reader, &self.kept, &self.report).await?;
-                self.trouble = None;
-                none.insert(link)
-            }
-        };
+        if self.link.is_none() {
+            self.connect_again().await?;
+        }
+        let Some(link) = &mut self.link else { return Ok(()) };
         if link.next_duty().is_zero() && self.settling.is_some() {
-            // A settling under the old epoch must not meet a new one.
-            self.end_settling().await;
-            return Ok(());
+            return self.outlast_settling().await;
         }
         let alive = link.keep_alive(&self.options, self.holder.reader, &self.kept, &self.report).await;
         self.shortened += std::mem::take(&mut link.shortened);
@@ -243,19 +246,25 @@ impl Driver {
             return self.rest(self.options.idle.1).await;
         }
         let (shortest, longest) = self.options.idle;
+        if self.room.is_full() {
+            return self.wait_for_room().await;
+        }
         let mut meanwhile = Meanwhile {
             holder: self.holder,
             patience: self.options.patience,
+            lease: self.options.lease,
             failures: &mut self.unsettled,
             commands: &mut self.commands,
             pending: &mut self.pending,
             settling: &mut self.settling,
             ended: &mut self.ended,
+            state: &self.state,
         };
         match link.sleeper.next() {
             Action::Look => {
                 let begun = Instant::now();
-                let Some((pages, xmin)) = link.look(&self.options, &mut meanwhile).await? else {
+                let Some((pages, xmin)) = link.look(&self.options, &mut self.pages, &mut meanwhile).await?
+                else {
                     self.trouble = Some(self.too_few_standbys());
                     return Ok(());
                 };
@@ -265,12 +274,12 @@ impl Driver {
                 let found = !pages.is_empty();
                 link.sleeper.on(Event::Looked { found, xmin });
                 if found {
-                    self.idle_rounds = 0;
                     // A busy reader never rests, so it has to hear here that somebody rang, or they would ring on.
                     if let Heard::Ticket(ticket) = link.bell.wait(Duration::ZERO).await? {
                         link.sleeper.on(Event::Notified(ticket));
                     }
-                    self.ready = Some(Batch { link: link.id, pages, read_at: Instant::now() });
+                    let link = link.id;
+                    self.on_found(link, pages);
                     return Ok(());
                 }
                 return self.after_nothing().await;
@@ -287,15 +296,16 @@ impl Driver {
             }
             Action::Disarm(_) if self.rung => {
                 // One look more than the protocol asks for never hurts, and what rang is in hand before disarming has committed.
-                let Some((pages, _)) = link.look(&self.options, &mut meanwhile).await? else {
+                let Some((pages, _)) = link.look(&self.options, &mut self.pages, &mut meanwhile).await?
+                else {
                     self.trouble = Some(self.too_few_standbys());
                     return Ok(());
                 };
                 self.rung = false;
                 self.trouble = None;
                 if !pages.is_empty() {
-                    self.idle_rounds = 0;
-                    self.ready = Some(Batch { link: link.id, pages, read_at: Instant::now() });
+                    let link = link.id;
+                    self.on_found(link, pages);
                 }
             }
             Action::Disarm(ticket) => {
@@ -316,30 +326,27 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits until the reader takes the batch, asks for something else, or the lease wants renewing.
-    async fn hand_over(&mut self) -> Result<()> {
-        let duty = self.link.as_ref().map(Link::next_duty).unwrap_or_default();
-        tokio::select! {
-            permit = self.batches.reserve() => match (permit, self.ready.take()) {
-                (Ok(permit), Some(batch)) => permit.send(Ok(batch)),
-                // Closing: what is not taken stays unsettled.
-                _ => self.pending = self.commands.recv().await,
-            },
-            command = self.commands.recv() => self.pending = command,
-            ended = end_of(&mut self.settling) => self.ended = Some(ended),
-            // For the next step.
-            Ok(()) = self.report.changed() => self.report.mark_changed(),
-            () = tokio::time::sleep(duty) => {}
-        }
+    async fn connect_again(&mut self) -> Result<()> {
+        let (database, reader) = (&self.database, self.holder.reader);
+        let connecting = Link::connect(database, &self.options, reader, &self.kept, &self.report);
+        self.link = Some(in_time(self.options.patience, Box::pin(connecting)).await?);
+        self.trouble = None;
         Ok(())
+    }
+
+    fn on_found(&mut self, link: Uuid, pages: Found) {
+        self.idle_rounds = 0;
+        let room = self.room.hold(pages.values().flat_map(|(_, page)| &page.records));
+        self.ready = Some(Batch { link, pages, read_at: Instant::now(), _room: room });
     }
 
     fn begin_settling(&mut self, settle: Settle) {
         let mut holding = self.link.as_mut().map(Link::holding);
         let (commands, pending) = (&mut self.commands, &mut self.pending);
         let (settling, ended) = (&mut self.settling, &mut self.ended);
-        let (patience, failures) = (self.options.patience, &mut self.unsettled);
-        Meanwhile { holder: self.holder, patience, failures, commands, pending, settling, ended }
+        let (patience, lease, failures) = (self.options.patience, self.options.lease, &mut self.unsettled);
+        let (holder, state) = (self.holder, &self.state);
+        Meanwhile { holder, patience, lease, failures, commands, pending, settling, ended, state }
             .begin(settle, holding.as_mut());
     }
 
@@ -381,6 +388,7 @@ impl Driver {
 
     /// Pages that can be read in a fraction of the time there is.
     fn fit_page(&mut self, took: Duration) {
+        self.slow_rounds = 0;
         let limit = self.options.patience.min(self.options.lease);
         if took > limit / 2 {
             self.options.page = (self.options.page / 2).max(1);
@@ -420,4 +428,10 @@ impl Driver {
             changed
         });
     }
+}
+
+/// Does not wait for longer than that.
+async fn in_time<T>(patience: Duration, awaited: impl Future<Output = Result<T>>) -> Result<T> {
+    let in_time = tokio::time::timeout(patience, awaited).await;
+    in_time.unwrap_or_else(|_| Err(Error::NoAnswer { seconds: patience.as_secs() }))
 }

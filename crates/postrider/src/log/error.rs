@@ -26,6 +26,13 @@ pub enum Error {
         seconds: u64,
     },
 
+    /// Events turned out to be much larger than those before.
+    #[error("events became large, one of {bytes} bytes: connecting again to read fewer at a time")]
+    RoundTooLarge {
+        /// The size of one of them.
+        bytes: usize,
+    },
+
     /// The schema is not there.
     #[error("this database has no postrider schema; install it with `postrider init`")]
     NotInstalled,
@@ -257,6 +264,7 @@ impl Error {
             | Self::NotPrimary
             | Self::NoPrimary { .. }
             | Self::NoAnswer { .. }
+            | Self::RoundTooLarge { .. }
             | Self::Forgotten { .. } => true,
             _ => false,
         }

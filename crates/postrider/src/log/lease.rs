@@ -50,6 +50,20 @@ pub async fn heartbeat_with(
     Ok(())
 }
 
+/// As [`heartbeat`], if the last one has not run out: whoever was silent for longer has to see first what is left of its lanes. Answers
+/// whether it was in time.
+pub async fn renew(connection: &mut PgConnection, reader: Uuid, lease: Duration) -> Result<bool> {
+    let done = sqlx::query(
+        "update postrider.readers set expires_at = clock_timestamp() + make_interval(secs => $2)
+         where reader = $1 and expires_at > clock_timestamp()",
+    )
+    .bind(reader)
+    .bind(lease.as_secs_f64())
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() > 0)
+}
+
 /// Brings this reader's lanes to its fair share. `held` are those it believes to hold; `busy` ones among them have something in
 /// flight and are kept for now.
 ///

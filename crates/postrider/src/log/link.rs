@@ -12,11 +12,12 @@ use super::bell::Bell;
 use super::cursor::Cursor;
 use super::error::{Error, Result};
 use super::lanes::{Lanes, Place};
+use super::page_size::{PageSize, Request};
 use super::progress::Tenure;
 use super::reader::{Kept, ReaderOptions};
 use super::report::Report;
 use super::ring::Turn;
-use super::round::{self, Page, Round};
+use super::round::{self, Budget, Page, Round};
 use super::servers::Servers;
 use super::settling::{Holding, Meanwhile};
 use super::wake::Sleeper;
@@ -28,6 +29,9 @@ pub(super) type Found = BTreeMap<i16, (Place, Page)>;
 
 /// Looked for a little later than it is due, so that it is due by the server's clock too.
 const OVERDUE: Duration = Duration::from_millis(10);
+
+/// So much may be carried for nothing before a round is given up for a smaller one.
+const MOST_WASTE: usize = 32 << 20;
 
 /// What was read and is not known to be durable yet.
 struct Unreleased {
@@ -47,7 +51,8 @@ pub(super) struct Link {
     all_lanes: usize,
     /// For settling while the next round is read; with a settling that is on its way.
     settler: Option<PgConnection>,
-    pages: PageSize,
+    /// Where the next round begins.
+    first_lane: i16,
     unreleased: Option<Unreleased>,
     /// By our own monotonic clock, from before the heartbeat was sent: the server cannot have counted longer.
     lease_ends: Instant,
@@ -83,7 +88,7 @@ impl Link {
             lanes: Lanes::default(),
             all_lanes: usize::try_from(lanes).unwrap_or_default(),
             settler: Some(settler),
-            pages: PageSize::default(),
+            first_lane: 0,
             unreleased: None,
             lease_ends: now,
             next_heartbeat: now,
@@ -202,11 +207,12 @@ impl Link {
     pub(super) async fn look(
         &mut self,
         options: &ReaderOptions,
+        pages: &mut PageSize,
         meanwhile: &mut Meanwhile<'_>,
     ) -> Result<Option<(Found, u64)>> {
         let mut xmin = u64::MAX;
         if self.unreleased.is_none() {
-            let rounds = self.read(options, meanwhile).await?;
+            let rounds = self.read(options, pages, meanwhile).await?;
             let mut unreleased = Unreleased { found: Found::new(), inserted: 0, flushed: u64::MAX };
             for round in rounds {
                 xmin = xmin.min(round.facts.xmin);
@@ -240,20 +246,30 @@ impl Link {
         Ok(Some((self.unreleased.take().map(|unreleased| unreleased.found).unwrap_or_default(), xmin)))
     }
 
-    async fn read(&mut self, options: &ReaderOptions, meanwhile: &mut Meanwhile<'_>) -> Result<Vec<Round>> {
+    async fn read(
+        &mut self,
+        options: &ReaderOptions,
+        pages: &mut PageSize,
+        meanwhile: &mut Meanwhile<'_>,
+    ) -> Result<Vec<Round>> {
         let groups = self.lanes.groups();
         let lanes = groups.iter().map(BTreeMap::len).sum();
-        let budget = options.batch_bytes.get();
-        let page = self.pages.page(options.page, budget, lanes);
+        let room = options.batch_bytes.get();
+        let request = pages.request(options.page, room, lanes);
+        let portions = portions(&groups, self.first_lane, request.lanes);
+        let waste = if request.is_least() { usize::MAX } else { MOST_WASTE.max(room.saturating_mul(4)) };
         let mut holding = Holding {
             link: self.id,
             lanes: &mut self.lanes,
             tenure: &mut self.tenure,
             settler: &mut self.settler,
+            lease_ends: &mut self.lease_ends,
         };
-        let reading = read(&mut self.connection, &groups, self.all_lanes, page, budget);
+        let reading =
+            read(&mut self.connection, &portions, self.all_lanes, request, Budget::new(room, waste));
         let rounds = meanwhile.during(reading, &mut holding).await?;
-        self.pages.learn(&rounds);
+        self.first_lane = next_lane(&portions, &rounds);
+        pages.learn(&rounds);
         Ok(rounds)
     }
 
@@ -264,7 +280,18 @@ impl Link {
             lanes: &mut self.lanes,
             tenure: &mut self.tenure,
             settler: &mut self.settler,
+            lease_ends: &mut self.lease_ends,
         }
+    }
+
+    /// Keeps the lease while something else takes its time.
+    pub(super) async fn renew(&mut self, options: &ReaderOptions, reader: Uuid) -> Result<()> {
+        let now = Instant::now();
+        if !lease::renew(&mut self.connection, reader, options.lease).await? {
+            return Err(self.lost());
+        }
+        self.lease_ends = now + options.lease;
+        Ok(())
     }
 
     /// Until when nobody else can have taken its lanes.
@@ -277,50 +304,50 @@ impl Link {
     }
 }
 
-/// Reads one round of every group.
+/// Groups in portions of so many lanes at most, beginning with lane `first`.
+fn portions(groups: &[BTreeMap<i16, Cursor>], first: i16, lanes: usize) -> Vec<BTreeMap<i16, Cursor>> {
+    let mut portions = Vec::new();
+    for is_first in [true, false] {
+        for group in groups {
+            let part: Vec<_> = group.iter().filter(|(lane, _)| (**lane >= first) == is_first).collect();
+            let portion = |part: &[(&i16, &Cursor)]| {
+                part.iter().map(|(lane, cursor)| (**lane, (*cursor).clone())).collect()
+            };
+            portions.extend(part.chunks(lanes).map(portion));
+        }
+    }
+    portions
+}
+
+/// Where the next round begins: with what found no room in this one, or lanes with little would always go before.
+fn next_lane(portions: &[BTreeMap<i16, Cursor>], rounds: &[Round]) -> i16 {
+    let starved =
+        rounds.iter().flat_map(|round| &round.pages).find(|(_, page)| page.is_starved).map(|(lane, _)| *lane);
+    let unread = portions.get(rounds.len()).and_then(|portion| portion.keys().next().copied());
+    starved.or(unread).unwrap_or_default()
+}
+
+/// Reads one round of every portion, until the budget is spent.
 async fn read(
     connection: &mut PgConnection,
-    groups: &[BTreeMap<i16, Cursor>],
+    portions: &[BTreeMap<i16, Cursor>],
     lanes: usize,
-    page: i64,
-    mut budget: usize,
+    request: Request,
+    mut budget: Budget,
 ) -> Result<Vec<Round>> {
-    if let [group] = groups {
-        return Ok(vec![round::read_within(connection, round::READ, lanes, group, page, &mut budget).await?]);
+    let page = request.page;
+    if let [all] = portions {
+        return Ok(vec![round::read_within(connection, round::READ, lanes, all, page, &mut budget).await?]);
     }
     // Lanes that were settled at different moments come together by being read under one snapshot.
     let mut together = connection.begin_with("begin isolation level repeatable read read only").await?;
-    let mut rounds = Vec::with_capacity(groups.len());
-    for group in groups {
-        rounds.push(round::read_within(&mut together, round::READ, lanes, group, page, &mut budget).await?);
+    let mut rounds = Vec::with_capacity(portions.len());
+    for portion in portions {
+        rounds.push(round::read_within(&mut together, round::READ, lanes, portion, page, &mut budget).await?);
+        if !budget.has(request.worth) {
+            break;
+        }
     }
     together.commit().await?;
     Ok(rounds)
-}
-
-/// Pages that make batches of about the size that is wanted, by the size of the events that came last.
-#[derive(Debug, Default)]
-struct PageSize {
-    /// Of one event, in bytes; 0 while none was seen.
-    usual: usize,
-}
-
-impl PageSize {
-    fn page(&self, most: u32, bytes: usize, lanes: usize) -> i64 {
-        let fitting = bytes / self.usual.max(1) / lanes.max(1);
-        i64::try_from(fitting).unwrap_or(i64::MAX).clamp(1, i64::from(most))
-    }
-
-    fn learn<'a>(&mut self, rounds: impl IntoIterator<Item = &'a Round>) {
-        let (mut events, mut bytes) = (0, 0);
-        for record in rounds.into_iter().flat_map(|round| round.pages.values()).flat_map(|page| &page.records)
-        {
-            events += 1;
-            bytes += record.size();
-        }
-        // A round of a few says little about those to come.
-        if let Some(usual) = bytes.checked_div(events) {
-            self.usual = if events < 8 { usual.max(self.usual / 2) } else { usual };
-        }
-    }
 }

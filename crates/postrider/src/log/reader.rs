@@ -1,7 +1,6 @@
 //! A reader: every committed event once, in order per key, from the lanes it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use super::parking::{Holder, Parking};
 use super::record::Record;
 use super::report::Report;
 use super::ring::Retention;
+use super::room::{BatchBytes, Hold};
 use super::servers::Servers;
 use super::sink::Start;
 
@@ -32,7 +32,7 @@ pub struct ReaderOptions {
     pub start: Start,
     /// The most records per lane and round.
     pub page: u32,
-    /// About how many bytes a batch may have. Three batches may be in memory at once.
+    /// About how many bytes a batch may have. Three batches may be in memory at once, or one event that is larger than two of them.
     pub batch_bytes: BatchBytes,
     /// Whether one reader has to hold all lanes while others stand by.
     pub alone: bool,
@@ -74,33 +74,6 @@ impl ReaderOptions {
     }
 }
 
-/// How large batches may be. Clones share one value, which may be changed while the reader reads.
-#[derive(Debug, Clone)]
-pub struct BatchBytes(Arc<AtomicUsize>);
-
-impl BatchBytes {
-    /// So many.
-    pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(bytes)))
-    }
-
-    /// As it is now.
-    pub fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// From the next round on.
-    pub fn set(&self, bytes: usize) {
-        self.0.store(bytes, Ordering::Relaxed);
-    }
-}
-
-impl Default for BatchBytes {
-    fn default() -> Self {
-        Self::new(8 << 20)
-    }
-}
-
 /// Records of several lanes, read together.
 #[derive(Debug, Clone)]
 pub struct Batch {
@@ -108,6 +81,8 @@ pub struct Batch {
     pub(super) link: Uuid,
     pub(super) pages: Found,
     pub(super) read_at: Instant,
+    /// Free again when the last clone is gone.
+    pub(super) _room: Arc<Hold>,
 }
 
 impl Batch {

@@ -47,6 +47,8 @@ pub struct Page {
     pub records: Vec<Record>,
     /// The cursor when all of it is delivered.
     pub end: Cursor,
+    /// It has records, and none of them found room.
+    pub is_starved: bool,
 }
 
 impl Page {
@@ -94,21 +96,49 @@ pub async fn read(
     cursors: &BTreeMap<i16, Cursor>,
     page: i64,
 ) -> Result<Round> {
-    let mut unlimited = usize::MAX;
-    read_within(connection, statement, lanes, cursors, page, &mut unlimited).await
+    read_within(connection, statement, lanes, cursors, page, &mut Budget::default()).await
 }
 
-/// As [`read`], but keeps no more bytes than `budget` has, beyond the first record, and takes what it kept from it.
+/// How many bytes reading may bring.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// To be kept, beyond the first record.
+    room: usize,
+    /// To be dropped: more than that ends the round with [`Error::RoundTooLarge`].
+    waste: usize,
+    /// Whether the first record was kept.
+    is_begun: bool,
+}
+
+impl Budget {
+    /// So many to be kept, beyond the first record, and so many to be dropped.
+    pub fn new(room: usize, waste: usize) -> Self {
+        Self { room, waste, is_begun: false }
+    }
+
+    /// Whether so many more may be kept.
+    pub fn has(&self, bytes: usize) -> bool {
+        !self.is_begun || bytes <= self.room
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::new(usize::MAX, usize::MAX)
+    }
+}
+
+/// As [`read`], but keeps no more than the budget has room for, beyond the first record, and takes what it kept from it.
 ///
-/// Rows beyond the budget are dropped as they come, and every page ends before them. That wastes their transfer once, when events
-/// become large, and costs nothing otherwise: whoever reads asks for smaller pages then.
+/// Rows without room are dropped as they come, and every page ends before them. That wastes their transfer once, when events
+/// become large, and costs nothing otherwise: whoever reads asks for less then.
 pub async fn read_within(
     connection: &mut PgConnection,
     statement: &str,
     lanes: usize,
     cursors: &BTreeMap<i16, Cursor>,
     page: i64,
-    budget: &mut usize,
+    budget: &mut Budget,
 ) -> Result<Round> {
     let group = cursors.values().next().ok_or(Error::NoLanes)?;
     let late_page = page * i64::try_from(cursors.len()).unwrap_or(i64::MAX);
@@ -134,6 +164,9 @@ pub async fn read_within(
     while let Some(row) = poll_fn(|context| rows.as_mut().poll_next(context)).await {
         received.take(&row?, budget)?;
     }
+    if received.late_cut.is_some() || !received.cut.is_empty() {
+        budget.room = 0;
+    }
     received.assemble(cursors, page, late_page)
 }
 
@@ -143,7 +176,6 @@ struct Received {
     facts: Option<Facts>,
     late: Vec<Record>,
     fresh: BTreeMap<i16, Vec<Record>>,
-    kept: bool,
     /// The lowest late `seq` that was dropped.
     late_cut: Option<i64>,
     /// The lowest new `seq` that was dropped, by lane.
@@ -151,7 +183,7 @@ struct Received {
 }
 
 impl Received {
-    fn take(&mut self, row: &PgRow, budget: &mut usize) -> Result<()> {
+    fn take(&mut self, row: &PgRow, budget: &mut Budget) -> Result<()> {
         let kind = row.try_get_unchecked::<i16, _>(0)?;
         if kind == 0 {
             self.facts = Some(serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?);
@@ -161,14 +193,16 @@ impl Received {
         let is_late = kind == 1;
         let is_cut = self.late_cut.is_some() || !is_late && self.cut.contains_key(&lane);
         let record = if is_cut { None } else { Some(record(row)?) };
-        let Some(record) = record.filter(|record| !self.kept || record.size() <= *budget) else {
+        let Some(record) = record.filter(|record| budget.has(record.size())) else {
             let lowest =
                 if is_late { self.late_cut.get_or_insert(seq) } else { self.cut.entry(lane).or_insert(seq) };
             *lowest = seq.min(*lowest);
+            let bytes = row.try_get_raw(9)?.as_bytes().map_or(0, <[u8]>::len);
+            budget.waste = budget.waste.checked_sub(bytes).ok_or(Error::RoundTooLarge { bytes })?;
             return Ok(());
         };
-        self.kept = true;
-        *budget = budget.saturating_sub(record.size());
+        budget.is_begun = true;
+        budget.room = budget.room.saturating_sub(record.size());
         if is_late {
             self.late.push(record);
         } else {
@@ -228,7 +262,8 @@ impl Received {
                     Cursor::new(position, Arc::clone(&seen))
                 }
             };
-            pages.insert(lane, Page { start: start.clone(), target, late, records, end });
+            let is_starved = records.is_empty() && cut.contains_key(&lane);
+            pages.insert(lane, Page { start: start.clone(), target, late, records, end, is_starved });
         }
         Ok(Round { facts, pages })
     }

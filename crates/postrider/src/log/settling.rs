@@ -1,18 +1,19 @@
 //! A settling on its way: stored through a connection of its own, while the next round is read.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
-use std::time::Duration;
+use std::pin::{Pin, pin};
+use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
 use uuid::Uuid;
 
 use super::cursor::Cursor;
-use super::driver::{Command, Settle};
+use super::driver::{Command, Settle, State};
 use super::error::{Error, Result};
 use super::lanes::{Lanes, Settling};
+use super::lease;
 use super::parking::{self, Holder, Parking};
 use super::progress::{self, Tenure};
 use super::reader::Settled;
@@ -23,6 +24,7 @@ pub(super) struct Holding<'l> {
     pub(super) lanes: &'l mut Lanes,
     pub(super) tenure: &'l mut Tenure,
     pub(super) settler: &'l mut Option<PgConnection>,
+    pub(super) lease_ends: &'l mut Instant,
 }
 
 impl Holding<'_> {
@@ -56,6 +58,7 @@ impl Holding<'_> {
 pub(super) struct Meanwhile<'d> {
     pub(super) holder: Holder,
     pub(super) patience: Duration,
+    pub(super) lease: Duration,
     /// How often in a row storing has failed.
     pub(super) failures: &'d mut u32,
     pub(super) commands: &'d mut mpsc::Receiver<Command>,
@@ -63,6 +66,7 @@ pub(super) struct Meanwhile<'d> {
     pub(super) pending: &'d mut Option<Command>,
     pub(super) settling: &'d mut Option<Running>,
     pub(super) ended: &'d mut Option<Ended>,
+    pub(super) state: &'d watch::Sender<State>,
 }
 
 impl Meanwhile<'_> {
@@ -80,17 +84,26 @@ impl Meanwhile<'_> {
         }
     }
 
-    /// Waits for a round, and settles while it is read: a settling that waited for the round would hold up all delivery.
+    /// Waits for a round, and settles while it is read: a settling that waited for the round would hold up all delivery. Keeps the lease,
+    /// too: a round of large events may take longer.
     pub(super) async fn during<T>(
         &mut self,
-        reading: impl Future<Output = T>,
+        reading: impl Future<Output = Result<T>>,
         holding: &mut Holding<'_>,
-    ) -> T {
+    ) -> Result<T> {
         let mut reading = pin!(reading);
         loop {
             let may_settle = self.pending.is_none() && self.settling.is_none() && self.ended.is_none();
+            let left = holding.lease_ends.saturating_duration_since(Instant::now());
             tokio::select! {
                 read = &mut reading => return read,
+                () = tokio::time::sleep(left.saturating_sub(self.lease * 2 / 3)), if holding.settler.is_some() => {
+                    let (renewed, read) = beside(self.renew(holding), reading.as_mut()).await;
+                    renewed?;
+                    if let Some(read) = read {
+                        return read;
+                    }
+                }
                 Some(command) = self.commands.recv(), if may_settle => match command {
                     Command::Settle(settle) => self.begin(settle, Some(holding)),
                     close @ Command::Close { .. } => *self.pending = Some(close),
@@ -106,6 +119,35 @@ impl Meanwhile<'_> {
                     }
                 }
             }
+        }
+    }
+}
+
+impl Meanwhile<'_> {
+    async fn renew(&self, holding: &mut Holding<'_>) -> Result<()> {
+        let Some(connection) = holding.settler else { return Ok(()) };
+        let now = Instant::now();
+        if !lease::renew(connection, self.holder.reader, self.lease).await? {
+            return Err(Error::LeaseLost { sink: holding.tenure.name.clone(), epoch: holding.tenure.epoch });
+        }
+        *holding.lease_ends = now + self.lease;
+        // What is delivered meanwhile depends on it.
+        self.state.send_modify(|state| state.lease_ends = Some(*holding.lease_ends));
+        Ok(())
+    }
+}
+
+/// Waits for one thing while another goes on, which may come to its end meanwhile.
+async fn beside<T, U>(
+    awaited: impl Future<Output = T>,
+    mut other: Pin<&mut impl Future<Output = U>>,
+) -> (T, Option<U>) {
+    let mut awaited = pin!(awaited);
+    let mut ended = None;
+    loop {
+        tokio::select! {
+            done = &mut awaited => return (done, ended),
+            end = other.as_mut(), if ended.is_none() => ended = Some(end),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Batches are bounded by bytes, and nothing is lost or reordered where a page is cut.
 
-use postrider::log::{BatchBytes, ReaderOptions};
-use postrider_testkit::Seed;
+use postrider::log::{BatchBytes, Reader, ReaderOptions};
+use postrider_testkit::{Direction, Proxy, Seed};
 use rand::RngExt as _;
 use sqlx::PgConnection;
 
@@ -97,4 +97,60 @@ async fn an_event_beyond_the_budget_comes_alone() {
         take(&batch, &mut seen, &mut 0);
         reader.settle(&batch).await.unwrap();
     }
+}
+
+/// What would find no room is not asked for: over sixteen lanes, reading one event of each to keep one would carry each many times.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_finds_no_room_is_not_carried() {
+    const EVENTS: i64 = 48;
+    const BYTES: i32 = 1_000_000;
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    for number in 0..EVENTS {
+        emit_sized(&mut writer, number, number, BYTES).await;
+    }
+    let proxy = Proxy::start(format!("127.0.0.1:{}", database.server().port())).await.unwrap();
+    let options = ReaderOptions { batch_bytes: BatchBytes::new(BUDGET), ..reading("test") };
+    let mut reader = Reader::open(database.url_via(proxy.port()).parse().unwrap(), options).await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < usize::try_from(EVENTS).unwrap() {
+        let batch = next(&mut reader).await;
+        take(&batch, &mut seen, &mut 0);
+        reader.settle(&batch).await.unwrap();
+    }
+    let carried = proxy.carried(Direction::ToClient);
+    println!("{carried} bytes carried for {EVENTS} events of {BYTES}");
+    // Each once, and once what was on its way when they turned out to be large.
+    let once = u64::try_from(EVENTS * i64::from(BYTES)).unwrap();
+    assert!(carried < once + 40_000_000, "{carried}");
+}
+
+/// Lanes that always have something small do not keep a large event of another one waiting for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_event_gets_its_turn() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    // Somebody in the first lane, and somebody in the last one.
+    let [first, last]: [i64; 2] = sqlx::query_scalar(
+        "select array[min(k) filter (where lane = 0), min(k) filter (where lane = 15)]
+         from (select k, hashtextextended(k::text, 0) & 15 as lane from generate_series(1, 1000::bigint) k) keys",
+    )
+    .fetch_one(&mut writer)
+    .await
+    .map(|keys: Vec<i64>| keys.try_into().unwrap())
+    .unwrap();
+    for number in 0..300 {
+        emit_sized(&mut writer, number, first, 1).await;
+    }
+    emit_sized(&mut writer, 300, last, 300_000).await;
+    let options = ReaderOptions { batch_bytes: BatchBytes::new(BUDGET), page: 10, ..reading("test") };
+    let mut reader = open(&database, options).await;
+    let mut seen = Vec::new();
+    while seen.len() < 301 {
+        let batch = next(&mut reader).await;
+        take(&batch, &mut seen, &mut 0);
+        reader.settle(&batch).await.unwrap();
+    }
+    let place = seen.iter().position(|(_, number)| *number == 300).unwrap();
+    assert!(place < 100, "it came as number {place}");
 }

@@ -12,10 +12,19 @@ impl Driver {
     /// The connection is of no use any more, and so is every cursor in memory that it read.
     pub(super) async fn fail(&mut self, error: &Error) {
         self.end_settling().await;
+        if error.is_too_slow() && self.link.is_some() {
+            self.slow_rounds += 1;
+        }
         self.drop_link();
+        if let Error::RoundTooLarge { bytes } = error {
+            self.pages.expect(*bytes);
+        }
         // A lease that ran out while a round was read says the same as no answer.
         if error.is_too_slow() || matches!(error, Error::LeaseLost { .. }) {
             self.options.page = (self.options.page / 4).max(1);
+            if self.options.page == 1 {
+                self.pages.expect(self.options.batch_bytes.get());
+            }
         }
         self.trouble = Some(Arc::from(error.to_string()));
         self.show();
