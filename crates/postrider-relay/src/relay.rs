@@ -156,7 +156,7 @@ impl Relay {
             .map(|(name, _)| name.clone())
             .collect();
         let leaving: Vec<Running> = leaving.iter().filter_map(|name| self.sinks.remove(name)).collect();
-        drain(leaving, self.settings.drain).await;
+        drain(leaving, self.settings.drain, std::future::pending()).await;
         if whole {
             self.pool = pool(&settings);
         }
@@ -212,9 +212,15 @@ impl Relay {
     }
 
     /// Settles what was sent, hands the lanes back and ends, within `drain`.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
+        self.stop_or(std::future::pending()).await;
+    }
+
+    /// As [`stop`](Self::stop), but does not settle any longer once `hurry` has come; lanes are handed back then too, if that takes no
+    /// time. Answers whether it could be left out: everything was settled before.
+    pub async fn stop_or(mut self, hurry: impl Future<Output = ()>) -> bool {
         let sinks = std::mem::take(&mut self.sinks);
-        drain(sinks.into_values().collect(), self.settings.drain).await;
+        drain(sinks.into_values().collect(), self.settings.drain, hurry).await
     }
 }
 
@@ -226,28 +232,40 @@ impl Drop for Relay {
     }
 }
 
-/// Tells pipelines to drain, and after the deadline to end at once.
-async fn drain(sinks: Vec<Running>, deadline: Duration) {
+/// Tells pipelines to drain, and after the deadline, or in a hurry, to end at once. Answers whether nobody had to hurry.
+async fn drain(mut sinks: Vec<Running>, deadline: Duration, hurry: impl Future<Output = ()>) -> bool {
     /// For handing the lanes back and closing the sink.
     const LAST: Duration = Duration::from_secs(1);
+    const LAST_IN_A_HURRY: Duration = Duration::from_millis(500);
     for sink in &sinks {
         let _ = sink.stop.send(Stop::Drain);
     }
-    let tasks: Vec<_> = sinks.into_iter().map(|sink| (sink.stop, sink.task, sink.settings)).collect();
-    let end = tokio::time::Instant::now() + deadline;
-    for (stop, mut task, settings) in tasks {
-        if tokio::time::timeout_at(end, &mut task).await.is_ok() {
-            continue;
+    let drained = async {
+        for sink in &mut sinks {
+            let _ = (&mut sink.task).await;
         }
+    };
+    let in_time = tokio::select! {
+        biased;
+        () = drained => return true,
+        () = hurry => false,
+        () = tokio::time::sleep(deadline) => true,
+    };
+    sinks.retain(|sink| !sink.task.is_finished());
+    for sink in &sinks {
         tracing::warn!(
-            sink = settings.name,
+            sink = sink.settings.name,
             "not drained in time; what is in flight will be delivered again"
         );
-        let _ = stop.send(Stop::Now);
-        if tokio::time::timeout(LAST, &mut task).await.is_err() {
-            task.abort();
+        let _ = sink.stop.send(Stop::Now);
+    }
+    let end = tokio::time::Instant::now() + if in_time { LAST } else { LAST_IN_A_HURRY };
+    for sink in &mut sinks {
+        if tokio::time::timeout_at(end, &mut sink.task).await.is_err() {
+            sink.task.abort();
         }
     }
+    in_time
 }
 
 /// Everything that can be wrong with the settings shows here, before anything runs.

@@ -78,16 +78,14 @@ impl Run {
         tracing::info!(
             "stopping: what was sent is settled and the lanes are handed back; another signal ends it at once"
         );
-        tokio::select! {
-            () = relay.stop() => {}
-            () = signals.second() => return Ok(Exit::Failed),
-        }
+        let is_settled = relay.stop_or(signals.second()).await;
         drop(close);
         if let Some(Serving { task, .. }) = serving {
             let _ = task.await;
         }
         match ended {
-            None => Ok(Exit::Fine),
+            None if is_settled => Ok(Exit::Fine),
+            None => Ok(Exit::Failed),
             Some(error) => Err(failure(error)),
         }
     }

@@ -133,6 +133,11 @@ async fn emit(connection: &mut PgConnection, count: i32) {
         .unwrap();
 }
 
+/// How many relays hold lanes or stand by.
+async fn readers(connection: &mut PgConnection) -> i64 {
+    sqlx::query_scalar("select count(*) from postrider.readers").fetch_one(connection).await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_gets_every_event_once_over_restarts() {
     let world = World::new().await;
@@ -156,11 +161,7 @@ async fn a_file_gets_every_event_once_over_restarts() {
         relay.signal(signal);
         assert_eq!(relay.end(), 0);
         load.await.unwrap();
-        let readers: i64 = sqlx::query_scalar("select count(*) from postrider.readers")
-            .fetch_one(&mut writer)
-            .await
-            .unwrap();
-        assert_eq!(readers, 0, "it said goodbye");
+        assert_eq!(readers(&mut writer).await, 0, "it said goodbye");
     }
     End::of(&mut world.postrider(&["run", "--once", "--to", &place])).expect(0);
     let ids = ids(&file);
@@ -320,12 +321,15 @@ async fn a_sink_that_hangs_does_not_hold_up_the_end() {
         relay.signal(Signal::TERM);
         if second {
             relay.until_said("stopping: what was sent");
+            // Sooner would be the same wish.
+            std::thread::sleep(Duration::from_millis(300));
             relay.signal(Signal::TERM);
         }
         let begin = Instant::now();
         let code = relay.end();
         assert_eq!(code == 0, !second, "{code}");
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert_eq!(readers(&mut writer).await, 0, "it handed its lanes back");
     }
 }
 
@@ -399,4 +403,25 @@ async fn events_too_large_for_the_memory_limit_are_delivered_one_by_one_and_name
     let named = said.lines().filter(|line| line.contains("Set relay.memory_limit to")).count();
     assert!((1..=EVENTS).contains(&named), "{said}");
     assert!(ids.iter().any(|id| said.contains(id.as_str())), "{said}");
+}
+
+/// As `timeout` and shells do: to the process, and to its group.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_comes_twice_is_one_wish() {
+    let world = World::new().await;
+    let mut writer = world.connect().await;
+    let file = world.path("events.ndjson");
+    let place = format!("file:{file}");
+    for round in 1..=5 {
+        let relay = world.run(&["--to", &place, "--start", "earliest"]);
+        emit(&mut writer, 100).await;
+        until("all of it", || ids(&file).len() == round * 100);
+        relay.signal(Signal::TERM);
+        relay.signal(Signal::INT);
+        relay.signal(Signal::TERM);
+        assert_eq!(relay.end(), 0);
+        assert_eq!(readers(&mut writer).await, 0, "it handed its lanes back");
+    }
+    assert_eq!(ids(&file).iter().collect::<BTreeSet<_>>().len(), 500);
+    assert_eq!(ids(&file).len(), 500, "none twice");
 }

@@ -64,7 +64,7 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
         error = relay.ended() => Err(failure(error)),
         _ = signals.next() => Ok(Exit::Failed),
     };
-    relay.stop().await;
+    relay.stop_or(signals.second()).await;
     ended
 }
 

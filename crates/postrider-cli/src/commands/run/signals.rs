@@ -1,5 +1,7 @@
 //! What the outside tells a running relay.
 
+use std::time::{Duration, Instant};
+
 use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::Exit;
@@ -38,8 +40,10 @@ impl Signals {
         }
     }
 
-    /// Another one that says stop.
+    /// Another one that says stop. `timeout`, shells and supervisors tell the process and its group, which is one wish told twice.
     pub(super) async fn second(&mut self) {
-        while self.next().await != Signal::Stop {}
+        const SAME: Duration = Duration::from_millis(250);
+        let first = Instant::now();
+        while self.next().await != Signal::Stop || first.elapsed() < SAME {}
     }
 }
