@@ -14,7 +14,7 @@ const TERMINATE: &str = "select pg_terminate_backend(pid) from pg_stat_activity
     where datname = current_database() and application_name like 'postrider%'";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_07_terminated_backends_cost_no_event_and_no_second() {
+async fn fault_7_terminated_backends_cost_no_event_and_no_second() {
     let database = database().await;
     let mut admin = database.connect().await.unwrap();
     let probe = Probe::new();
@@ -40,7 +40,7 @@ async fn fault_07_terminated_backends_cost_no_event_and_no_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_07_a_terminated_listener_is_replaced_and_nothing_else() {
+async fn fault_7_a_terminated_listener_is_replaced_and_nothing_else() {
     let database = database().await;
     let mut admin = database.connect().await.unwrap();
     let probe = Probe::new();
@@ -79,7 +79,7 @@ fn behind(proxy: &Proxy, database: &postrider_testkit::Database, probe: &Probe) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_09_a_server_that_refuses_or_is_slow_is_tried_with_growing_pauses() {
+async fn fault_9_a_server_that_refuses_or_is_slow_is_tried_with_growing_pauses() {
     let database = database().await;
     let proxy = proxy_of(&database).await;
     let probe = Probe::new();
@@ -107,7 +107,7 @@ async fn fault_09_a_server_that_refuses_or_is_slow_is_tried_with_growing_pauses(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_09_a_server_that_is_starting_up_is_waited_for() {
+async fn fault_9_a_server_that_is_starting_up_is_waited_for() {
     let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
     let database = database_on(&server).await;
     let proxy = proxy_of(&database).await;

@@ -12,7 +12,7 @@ use super::{all_delivered, rounds, runs};
 use crate::support::{Probe, database_on, sink, start};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_08_a_crash_of_the_server_loses_and_invents_nothing() {
+async fn fault_8_a_crash_of_the_server_loses_and_invents_nothing() {
     let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
     let database = database_on(&server).await;
     let probe = Probe::new();

@@ -11,7 +11,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn fault_05_a_reader_that_stood_still_goes_on_from_what_others_have_settled() {
+fn fault_5_a_reader_that_stood_still_goes_on_from_what_others_have_settled() {
     let (world, frozen) = (runtime(), runtime());
     let database = world.block_on(database());
     let mut connection = world.block_on(async { database.connect().await.unwrap() });
