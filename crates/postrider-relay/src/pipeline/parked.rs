@@ -47,6 +47,8 @@ pub(super) struct Retries {
     look_at: Option<Instant>,
     news_at: Instant,
     failures: u32,
+    /// The reader's, when it was last seen.
+    connection: Option<Uuid>,
     /// Whether what was fetched is being tried.
     trying: bool,
 }
@@ -60,6 +62,7 @@ impl Default for Retries {
             look_at: None,
             news_at: Instant::now(),
             failures: 0,
+            connection: None,
             trying: false,
         }
     }
@@ -120,6 +123,17 @@ impl Retries {
         look.map_or(self.news_at, |look| look.min(self.news_at))
     }
 
+    /// The database is there again if the reader has just connected to it: what failed need not wait any longer.
+    fn on_connection(&mut self, connection: Option<Uuid>) {
+        if connection.is_some()
+            && std::mem::replace(&mut self.connection, connection) != connection
+            && self.failures > 0
+        {
+            self.failures = 0;
+            self.news_at = Instant::now();
+        }
+    }
+
     /// Whether nothing is waiting to be stored.
     pub(super) fn is_resolved(&self) -> bool {
         self.attempts.is_empty()
@@ -136,6 +150,7 @@ impl Pipeline {
         if self.errand.is_some() {
             return;
         }
+        self.retries.on_connection(self.reader.connection());
         let now = Instant::now();
         let (desk, holder) = (self.desk.clone(), self.reader.holder());
         if self.retries.failures > 0 && now < self.retries.news_at {

@@ -367,7 +367,8 @@ impl Driver {
             Ok(Err((error, reply))) => {
                 // Whether it was stored is unknown, or somebody else stores now: only what is stored counts from here on.
                 self.drop_link();
-                self.unsettled = self.unsettled.saturating_add(1);
+                // Pauses grow for a database that takes no progress, not for one whose connections are ended now and then.
+                self.unsettled = if error.is_disconnect() { 1 } else { self.unsettled.saturating_add(1) };
                 self.connect_at = Some(Instant::now() + failing::pause_after(self.unsettled));
                 self.trouble = Some(Arc::from(error.to_string()));
                 // Before the answer: what the reader takes next must not come from a connection that was just given up.

@@ -255,6 +255,18 @@ impl Error {
             || matches!(self, Self::Database(error) if has_code(error, "57014"))
     }
 
+    /// Whether the connection was lost over it, or ended by somebody's hand.
+    pub(super) fn is_disconnect(&self) -> bool {
+        let Self::Database(error) = self else { return false };
+        match error {
+            sqlx::Error::Io(_) => true,
+            sqlx::Error::Database(error) => {
+                error.code().is_some_and(|code| code.starts_with("57P0") || code.starts_with("08"))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether connecting again may help. Everything else needs a person.
     pub fn is_transient(&self) -> bool {
         match self {

@@ -251,6 +251,11 @@ impl Reader {
         self.state.borrow().settled_position
     }
 
+    /// The connection it reads through: another one than before means that it has connected again.
+    pub fn connection(&self) -> Option<Uuid> {
+        self.state.borrow().link
+    }
+
     /// The timeline of the server it reads from: another one than before means a failover.
     pub fn timeline(&self) -> Option<i64> {
         self.state.borrow().timeline
