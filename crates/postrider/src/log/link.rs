@@ -147,6 +147,11 @@ impl Link {
                 swept => swept?,
             }
         }
+        // Who died just after a heartbeat would be missed only at the one after next, a third of a lease too late. Asked before lanes are
+        // shared out: whose time runs out in between is found there.
+        if let Some(overdue) = lease::next_overdue(&mut self.connection, reader, self.tenure.sink).await? {
+            self.next_heartbeat = self.next_heartbeat.min(Instant::now() + overdue + OVERDUE);
+        }
         let mut busy = self.lanes.busy();
         busy.extend(kept.lock().unwrap_or_else(PoisonError::into_inner).iter());
         let sharing = if options.alone { share::decide_alone } else { share::decide };
@@ -160,10 +165,6 @@ impl Link {
         )
         .await?;
         self.lanes.retire(surplus);
-        // Who died just after a heartbeat would be missed only at the one after next, a third of a lease too late.
-        if let Some(overdue) = lease::next_overdue(&mut self.connection, reader, self.tenure.sink).await? {
-            self.next_heartbeat = self.next_heartbeat.min(Instant::now() + overdue + OVERDUE);
-        }
         let Some((tenure, cursors)) = change else {
             return Ok(swept);
         };

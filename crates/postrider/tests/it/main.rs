@@ -18,6 +18,7 @@ mod rules;
 mod schema;
 mod storm;
 mod support;
+mod takeover;
 mod views;
 mod volume;
 mod wake_model;
