@@ -124,8 +124,7 @@ async fn fault_1_with_the_default_lease_lanes_are_taken_over_within_six_seconds(
     let order = || Order { lease: Duration::from_secs(5), ..world.order() };
     let mut victim = RelayProcess::start(&order());
     let mut heir = RelayProcess::start(&order());
-    let (mut in_time, mut late) = (0, 0);
-    while in_time < soak() {
+    for _ in 0..soak() {
         world.until_lanes(victim.number, 8, &mut connection).await;
         world.until_lanes(heir.number, 8, &mut connection).await;
         after_heartbeat(victim.number, &mut connection).await;
@@ -134,13 +133,7 @@ async fn fault_1_with_the_default_lease_lanes_are_taken_over_within_six_seconds(
         let flowing = world.until_all_lanes_flow(&mut connection).await;
         world.until_lanes(number, 0, &mut connection).await;
         println!("taken over and flowing after {flowing:.2?}");
-        if flowing <= Duration::from_secs(6) {
-            in_time += 1;
-        } else {
-            // A machine full of other tests may be late with what has piled up; a relay that takes over late always is.
-            late += 1;
-            assert!(late <= 2, "{flowing:?}");
-        }
+        assert!(flowing <= Duration::from_secs(6), "{flowing:?}");
         victim = heir;
         heir = RelayProcess::start(&order());
     }
