@@ -278,8 +278,7 @@ impl Driver {
                     if let Heard::Ticket(ticket) = link.bell.wait(Duration::ZERO).await? {
                         link.sleeper.on(Event::Notified(ticket));
                     }
-                    let link = link.id;
-                    self.on_found(link, pages);
+                    self.on_found(pages);
                     return Ok(());
                 }
                 return self.after_nothing().await;
@@ -304,8 +303,7 @@ impl Driver {
                 self.rung = false;
                 self.trouble = None;
                 if !pages.is_empty() {
-                    let link = link.id;
-                    self.on_found(link, pages);
+                    self.on_found(pages);
                 }
             }
             Action::Disarm(ticket) => {
@@ -334,10 +332,11 @@ impl Driver {
         Ok(())
     }
 
-    fn on_found(&mut self, link: Uuid, pages: Found) {
+    fn on_found(&mut self, pages: Found) {
+        let Some(link) = &self.link else { return };
         self.idle_rounds = 0;
         let room = self.room.hold(pages.values().flat_map(|(_, page)| &page.records));
-        self.ready = Some(Batch { link, pages, read_at: Instant::now(), _room: room });
+        self.ready = Some(Batch { link: link.id, pages, read_at: Instant::now(), _room: room });
     }
 
     fn begin_settling(&mut self, settle: Settle) {
