@@ -288,10 +288,9 @@ impl Link {
     /// Keeps the lease while something else takes its time.
     pub(super) async fn renew(&mut self, options: &ReaderOptions, reader: Uuid) -> Result<()> {
         let now = Instant::now();
-        if !lease::renew(&mut self.connection, reader, options.lease).await? {
-            return Err(self.lost());
+        if lease::renew(&mut self.connection, reader, options.lease).await? {
+            self.lease_ends = now + options.lease;
         }
-        self.lease_ends = now + options.lease;
         Ok(())
     }
 

@@ -95,9 +95,11 @@ impl Meanwhile<'_> {
         loop {
             let may_settle = self.pending.is_none() && self.settling.is_none() && self.ended.is_none();
             let left = holding.lease_ends.saturating_duration_since(Instant::now());
+            // Once it has run out, whether anything is lost shows when the round is over.
+            let may_renew = holding.settler.is_some() && !left.is_zero();
             tokio::select! {
                 read = &mut reading => return read,
-                () = tokio::time::sleep(left.saturating_sub(self.lease * 2 / 3)), if holding.settler.is_some() => {
+                () = tokio::time::sleep(left.saturating_sub(self.lease * 2 / 3)), if may_renew => {
                     let (renewed, read) = beside(self.renew(holding), reading.as_mut()).await;
                     renewed?;
                     if let Some(read) = read {
@@ -127,12 +129,11 @@ impl Meanwhile<'_> {
     async fn renew(&self, holding: &mut Holding<'_>) -> Result<()> {
         let Some(connection) = holding.settler else { return Ok(()) };
         let now = Instant::now();
-        if !lease::renew(connection, self.holder.reader, self.lease).await? {
-            return Err(Error::LeaseLost { sink: holding.tenure.name.clone(), epoch: holding.tenure.epoch });
+        if lease::renew(connection, self.holder.reader, self.lease).await? {
+            *holding.lease_ends = now + self.lease;
+            // What is delivered meanwhile depends on it.
+            self.state.send_modify(|state| state.lease_ends = Some(*holding.lease_ends));
         }
-        *holding.lease_ends = now + self.lease;
-        // What is delivered meanwhile depends on it.
-        self.state.send_modify(|state| state.lease_ends = Some(*holding.lease_ends));
         Ok(())
     }
 }

@@ -47,7 +47,9 @@ impl Driver {
         let left = link.lease_ends().saturating_duration_since(Instant::now());
         tokio::select! {
             ended = end_of(&mut self.settling) => self.ended = Some(ended),
-            () = tokio::time::sleep(left.saturating_sub(lease / 2)) => link.renew(&self.options, self.holder.reader).await?,
+            () = tokio::time::sleep(left.saturating_sub(lease / 2)), if !left.is_zero() => {
+                link.renew(&self.options, self.holder.reader).await?;
+            }
         }
         Ok(())
     }
