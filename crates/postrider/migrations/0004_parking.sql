@@ -12,11 +12,16 @@ alter table postrider.readers
     -- failed: it cannot read, and gets no lanes.
     add column if not exists state text not null default 'running' check (state in ('running', 'waiting', 'disconnected', 'failed')),
     add column if not exists since timestamptz not null default clock_timestamp(),
-    add column if not exists trouble text,
-    -- The seqs of events on their way to the sink, and of those that it has and that are not settled: at most 5,000 of each.
-    add column if not exists sending bigint[] not null default '{}',
-    add column if not exists sending_since timestamptz,
-    add column if not exists unsettled bigint[] not null default '{}';
+    add column if not exists trouble text;
+
+-- The seqs of events on their way to the sink, and of those that it has and that are not settled: at most 5,000 of each. Apart from the
+-- heartbeat, whose row is small and stays so: under somebody's old snapshot every version of it is walked over.
+create table if not exists postrider.in_flight (
+    reader        uuid primary key references postrider.readers on delete cascade,
+    sending       bigint[] not null,
+    sending_since timestamptz,
+    unsettled     bigint[] not null
+);
 
 -- An event is copied here whole, so that the cursor may move on and the ring may turn.
 create table if not exists postrider.parked (

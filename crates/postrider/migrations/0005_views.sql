@@ -13,9 +13,10 @@ create index if not exists parked_behind on postrider.parked (sink, lane) where 
 create or replace view postrider.relays as
     select s.name as sink, r.name as relay, r.state, r.since, r.trouble,
            array(select l.lane from postrider.leases l where l.sink = s.sink and l.owner = r.reader order by l.lane) as lanes,
-           cardinality(r.sending) + cardinality(r.unsettled) as in_flight, r.started_at, r.heard_at
+           coalesce(cardinality(f.sending) + cardinality(f.unsettled), 0) as in_flight, r.started_at, r.heard_at
     from postrider.sinks s
-    join postrider.readers r on s.sink = any (r.sinks) and r.expires_at > clock_timestamp();
+    join postrider.readers r on s.sink = any (r.sinks) and r.expires_at > clock_timestamp()
+    left join postrider.in_flight f on f.reader = r.reader;
 
 -- What keeps each sink from taking events, in the words of its relays, and since when.
 create or replace view postrider.troubles as

@@ -26,9 +26,9 @@ begin
 
     -- A relay reads the log and keeps its own state. It cannot write an event, and TRUNCATE on the slots is all it needs to turn the rings.
     execute format('grant select on all tables in schema postrider to %I', relay);
-    execute format('grant insert on postrider.progress, postrider.sinks, postrider.leases, postrider.identity, postrider.ring, postrider.readers, postrider.parked to %I', relay);
-    execute format('grant update on postrider.ring, postrider.bell, postrider.readers, postrider.leases, postrider.identity, postrider.sinks, postrider.parked to %I', relay);
-    execute format('grant delete on postrider.sinks, postrider.leases, postrider.readers, postrider.progress, postrider.parked to %I', relay);
+    execute format('grant insert on postrider.progress, postrider.sinks, postrider.leases, postrider.identity, postrider.ring, postrider.readers, postrider.in_flight, postrider.parked to %I', relay);
+    execute format('grant update on postrider.ring, postrider.bell, postrider.readers, postrider.leases, postrider.identity, postrider.sinks, postrider.in_flight, postrider.parked to %I', relay);
+    execute format('grant delete on postrider.sinks, postrider.leases, postrider.readers, postrider.in_flight, postrider.progress, postrider.parked to %I', relay);
     -- It reads where the numbering of events stands and cannot move it.
     execute format('grant select on all sequences in schema postrider to %I', relay);
     execute format('grant usage, update on sequence postrider.slot, postrider.progress_slot, postrider.armed, postrider.disarmed, postrider.armed_until to %I', relay);

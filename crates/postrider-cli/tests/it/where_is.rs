@@ -180,7 +180,7 @@ async fn what_the_holder_of_its_lane_says_is_believed() {
     let parked = park(&database, "web", "order.paid", "k", "waiting").await;
     run(&database, format!("update postrider.parked set id = '{id}' where id = '{parked}'")).await;
     assert!(on(&database, &["where", &id]).expect(0).stdout.contains("; tried again at soon"));
-    run(&database, format!("update postrider.readers set sending = '{{{seq}}}'")).await;
+    run(&database, format!("update postrider.in_flight set sending = '{{{seq}}}'")).await;
     assert!(on(&database, &["where", &id]).expect(0).stdout.contains("; tried again right now"));
     // Not a word of somebody who holds other lanes.
     run(&database, "delete from postrider.parked; update postrider.leases set owner = gen_random_uuid()")

@@ -56,6 +56,8 @@ impl Storm {
         };
         let mut settings = settings(&self.database, vec![sink]);
         settings.name = format!("relay {number}");
+        // Whoever lives must not lose its lanes to a machine that was away for a second.
+        settings.log.lease = Duration::from_secs(2);
         (number, Relay::start(settings).unwrap())
     }
 

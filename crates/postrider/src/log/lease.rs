@@ -32,8 +32,6 @@ pub async fn heartbeat_with(
     lease: Duration,
     report: &Report,
 ) -> Result<()> {
-    let first = |seqs: &[i64]| seqs[..seqs.len().min(Report::MOST)].to_vec();
-    let age = |since: Option<Instant>| since.map(|since| since.elapsed().as_secs_f64());
     sqlx::query(include_str!("sql/heartbeat.sql"))
         .bind(reader)
         .bind(name)
@@ -42,12 +40,31 @@ pub async fn heartbeat_with(
         .bind(report.mood.word())
         .bind(age(report.since).unwrap_or_default())
         .bind(&report.trouble)
-        .bind(first(&report.sending))
-        .bind(age(report.sending_since))
-        .bind(first(&report.unsettled))
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// Says which events this reader has in flight.
+pub async fn tell_in_flight(connection: &mut PgConnection, reader: Uuid, report: &Report) -> Result<()> {
+    let first = |seqs: &[i64]| seqs[..seqs.len().min(Report::MOST)].to_vec();
+    sqlx::query(
+        "insert into postrider.in_flight (reader, sending, sending_since, unsettled)
+         values ($1, $2, clock_timestamp() - make_interval(secs => $3), $4)
+         on conflict (reader) do update
+         set sending = excluded.sending, sending_since = excluded.sending_since, unsettled = excluded.unsettled",
+    )
+    .bind(reader)
+    .bind(first(&report.sending))
+    .bind(age(report.sending_since))
+    .bind(first(&report.unsettled))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+fn age(since: Option<Instant>) -> Option<f64> {
+    since.map(|since| since.elapsed().as_secs_f64())
 }
 
 /// As [`heartbeat`], if the last one has not run out: whoever was silent for longer has to see first what is left of its lanes. Answers

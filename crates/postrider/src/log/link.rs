@@ -15,7 +15,7 @@ use super::lanes::{Lanes, Place};
 use super::page_size::{PageSize, Request};
 use super::progress::Tenure;
 use super::reader::{Kept, ReaderOptions};
-use super::report::Report;
+use super::report::{Report, Told};
 use super::ring::Turn;
 use super::round::{self, Budget, Page, Round};
 use super::servers::Servers;
@@ -57,6 +57,8 @@ pub(super) struct Link {
     /// By our own monotonic clock, from before the heartbeat was sent: the server cannot have counted longer.
     lease_ends: Instant,
     next_heartbeat: Instant,
+    /// What operators were told last of what is in flight.
+    told: Told,
     next_sweep: Instant,
     /// Slots that it emptied before their time, since somebody took the number.
     pub(super) shortened: u64,
@@ -92,6 +94,7 @@ impl Link {
             unreleased: None,
             lease_ends: now,
             next_heartbeat: now,
+            told: Told::default(),
             next_sweep: now + options.sweep,
             shortened: 0,
         };
@@ -131,6 +134,10 @@ impl Link {
         let (connection, sink, report) = (&mut self.connection, self.tenure.sink, report.borrow().clone());
         lease::heartbeat_with(connection, reader, &options.name, sink, options.lease, &report).await?;
         self.lease_ends = now + options.lease;
+        if self.told.is_due(&report, now) {
+            lease::tell_in_flight(&mut self.connection, reader, &report).await?;
+            self.told = Told::of(&report, now);
+        }
         let mut swept = false;
         if now >= self.next_sweep {
             self.next_sweep = now + options.sweep;

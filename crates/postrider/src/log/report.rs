@@ -1,6 +1,6 @@
 //! What a reader says of itself to operators: stored with its heartbeat, and worth as much as that.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How what was read is getting on.
 #[derive(Debug, Clone, Default)]
@@ -20,12 +20,40 @@ pub struct Report {
 }
 
 impl Report {
-    /// A heartbeat should not weigh more than some settlings.
+    /// It should not weigh more than some settlings.
     pub const MOST: usize = 5_000;
+
+    fn has_nothing_in_flight(&self) -> bool {
+        self.sending.is_empty() && self.unsettled.is_empty()
+    }
 
     /// Whether operators should not have to wait for the next heartbeat to hear of it.
     pub(super) fn is_news_after(&self, before: &Self) -> bool {
         self.mood != before.mood
+    }
+}
+
+/// What operators were told last of what is in flight.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    at: Option<Instant>,
+    mood: Mood,
+    nothing: bool,
+}
+
+impl Told {
+    /// It may be large, so it comes no more often than people look, however short the lease is.
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    pub(super) fn of(report: &Report, now: Instant) -> Self {
+        Self { at: Some(now), mood: report.mood, nothing: report.has_nothing_in_flight() }
+    }
+
+    /// Whether it should be told again: not while there is still nothing.
+    pub(super) fn is_due(&self, report: &Report, now: Instant) -> bool {
+        let Some(at) = self.at else { return true };
+        report.mood != self.mood
+            || (now >= at + Self::PAUSE && !(self.nothing && report.has_nothing_in_flight()))
     }
 }
 

@@ -20,7 +20,7 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "progress" => ("select insert delete", false),
         "identity" | "ring" => ("select insert update", false),
         "bell" => ("select update", false),
-        "sinks" | "readers" | "leases" | "parked" => ("select insert update delete", false),
+        "sinks" | "readers" | "in_flight" | "leases" | "parked" => ("select insert update delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
         | "relays" | "troubles" => ("select", true),
         // The first two stand between the other views, and show which events there are.

@@ -6,8 +6,8 @@ with event as materialized (
     select $1::smallint as lane, $2::bigint as seq, $3::text::xid8 as xid
 )
 select s.name as sink, s.paused_at, r.name as reader, r.since as trouble_since, r.trouble, r.heard_at,
-       case when e.seq = any (r.sending) then 'sending' when e.seq = any (r.unsettled) then 'unsettled' end as flight, r.sending_since,
-       coalesce(greatest(cardinality(r.sending), cardinality(r.unsettled)) >= $4, false) as names_only_some,
+       case when e.seq = any (f.sending) then 'sending' when e.seq = any (f.unsettled) then 'unsettled' end as flight, f.sending_since,
+       coalesce(greatest(cardinality(f.sending), cardinality(f.unsettled)) >= $4, false) as names_only_some,
        c.position >= e.seq and (pg_visible_in_snapshot(e.xid, c.snapshot)
            or coalesce(e.seq <= c.late_position and pg_visible_in_snapshot(e.xid, c.target), false)) as is_settled,
        -- Late ones go first.
@@ -25,6 +25,7 @@ left join postrider.cursors c on c.sink = s.name and c.lane = e.lane
 left join postrider.leases l on l.sink = s.sink and l.lane = e.lane
 -- Only who holds the lane has it in flight, and only as long as it lives.
 left join postrider.readers r on r.reader = l.owner and r.expires_at > clock_timestamp()
+left join postrider.in_flight f on f.reader = r.reader
 left join lateral (
     -- The first settling that had passed it. The very first row of a sink is where it began.
     select min(p.settled_at) filter (where p.is_past) as settled_at, min(p.settled_at) as history_begins,

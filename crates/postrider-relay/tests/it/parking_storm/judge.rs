@@ -59,7 +59,10 @@ pub fn judge(storm: &Storm) {
         dropped.len()
     );
     for (key, delivered) in &sequences {
-        assert!(delivered.is_sorted_by_key(|(n, _)| *n), "{key}: {delivered:?}");
+        // One that is discarded while it is on its way frees its key at once, and may still arrive.
+        let kept: Vec<u64> =
+            delivered.iter().filter(|(_, id)| !discarded.contains(id)).map(|(n, _)| *n).collect();
+        assert!(kept.is_sorted(), "{key}: {kept:?}");
     }
     let without =
         |ids: Vec<Uuid>| -> Vec<Uuid> { ids.into_iter().filter(|id| !discarded.contains(id)).collect() };
