@@ -21,6 +21,8 @@
 //! | `log` | installing the schema and reading the log |
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "log")]
+pub mod capture;
 mod context;
 mod event;
 #[cfg(feature = "log")]

@@ -8,9 +8,9 @@ use sqlx::{Connection, PgConnection, Row};
 use crate::log::error::{Error, Result};
 
 /// Which versions of the schema this program can work with.
-pub const OLDEST: i32 = 5;
+pub const OLDEST: i32 = 6;
 /// The version that [`install`] brings a database to.
-pub const NEWEST: i32 = 5;
+pub const NEWEST: i32 = 6;
 
 const BEGIN: &str = include_str!("../migrations/begin.sql");
 const KEEP: &str = include_str!("../migrations/keep.sql");
@@ -22,9 +22,10 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (3, include_str!("../migrations/0003_views.sql")),
     (4, include_str!("../migrations/0004_parking.sql")),
     (5, include_str!("../migrations/0005_views.sql")),
+    (6, include_str!("../migrations/0006_capture.sql")),
 ];
 /// A function and not a row: it survives a schema-only dump, as does everything else that emitting needs.
-const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 5'";
+const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 6'";
 
 /// What can be chosen when the schema is installed.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@
 
 mod attacks;
 mod batch_bytes;
+mod capture;
 mod docs;
 mod dump;
 mod faults;

@@ -1,0 +1,62 @@
+-- What the triggers of captured tables need beside the log.
+
+-- A write survived although its event could not be recorded: everything that recording it later takes. Of the tables with
+-- `on_failure: record`, and of any table whose columns changed under its trigger.
+create table if not exists postrider.capture_failures (
+    failure   bigint generated always as identity primary key,
+    relation  text        not null,
+    operation text        not null,
+    old_row   json,
+    new_row   json,
+    headers   json,
+    sqlstate  text        not null,
+    message   text        not null,
+    failed_at timestamptz not null default clock_timestamp()
+);
+
+-- Rows that were deleted in a transaction, for the triggers of their children: when a deletion cascades the parent is gone before
+-- any trigger of a child runs. Swept by the relay; no reader outside the transaction has a use for them.
+create table if not exists postrider.departed (
+    xid      xid8 not null default pg_current_xact_id(),
+    relation oid  not null,
+    key      text not null,
+    departed json not null,
+    primary key (xid, relation, key)
+);
+
+-- The parent of children that are captured: remembers a row that goes.
+create or replace function postrider.remember_departed() returns trigger
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    insert into postrider.departed (relation, key, departed)
+    values (tg_relid, to_jsonb(old) ->> tg_argv[0], to_json(old))
+    on conflict do nothing;
+    return null;
+end
+$$;
+
+create or replace function postrider.base64(bytes bytea) returns text
+    language sql immutable parallel safe return translate(encode(bytes, 'base64'), E'\n', '');
+
+-- Fields of a row that came after its trigger was generated, each behind a comma; with `other` only those that differ there.
+create or replace function postrider.unknown_fields(captured json, known text[], other json default null) returns text
+    language sql stable set search_path = pg_catalog, pg_temp as $$
+    select coalesce(string_agg(',' || to_json(f.key) || ':' || f.value, ''), '')
+    from json_each(captured) f
+    where f.key <> all (known)
+      and (other is null or f.value::text is distinct from (other -> f.key)::text)
+$$;
+
+-- Settings of the session as headers; null if there is none.
+create or replace function postrider.captured_headers(type text, headers json) returns json
+    language sql stable set search_path = pg_catalog, pg_temp as $$
+    select case when coalesce(current_setting('postrider.context', true), '') <> ''
+                then postrider.join_headers(type, current_setting('postrider.context', true), headers)
+                else headers end
+$$;
+
+create or replace function postrider.record_failure(relation oid, operation text, old_row json, new_row json, headers json, state text, message text)
+    returns void language sql volatile set search_path = pg_catalog, pg_temp as $$
+    insert into postrider.capture_failures (relation, operation, old_row, new_row, headers, sqlstate, message)
+    values (relation::regclass::text, operation, old_row, new_row, headers, state, message)
+$$;

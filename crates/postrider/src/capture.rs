@@ -1,0 +1,17 @@
+//! Declared tables become events: what is captured, the trigger that does it, and whether it is in place.
+//!
+//! A [`Table`] says what a row's change means. [`Shape`] is what the server knows of that table, with every name quoted by the server.
+//! [`generate`] makes one PL/pgSQL function of the two, and [`plan`] compares it with what is installed.
+
+mod declaration;
+mod failure;
+mod generate;
+mod json;
+mod plan;
+mod shape;
+
+pub use declaration::{Change, OnFailure, Parent, Table, Truncate, Verbs};
+pub use failure::{Error, Result};
+pub use generate::{TRIGGER, function};
+pub use plan::{Difference, Plan, State, apply, plan};
+pub use shape::{Column, Shape};

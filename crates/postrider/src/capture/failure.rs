@@ -1,0 +1,76 @@
+//! What can be wrong with a declaration.
+
+/// The result of planning.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can be wrong with a declaration, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such table.
+    #[error("there is no table {table}: name it with its schema, for example public.issues")]
+    NoTable {
+        /// As declared.
+        table: String,
+    },
+    /// It is something else.
+    #[error("{table} is {kind}: only tables can be captured{remedy}")]
+    NotATable {
+        /// As declared.
+        table: String,
+        /// What it is.
+        kind: String,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+    /// It has children by inheritance, whose rows a trigger on it never sees.
+    #[error("{table} has inheriting tables ({children}), whose rows its trigger never sees: declare each of them, and not {table}")]
+    Inherited {
+        /// As declared.
+        table: String,
+        /// Which.
+        children: String,
+    },
+    /// A declaration names a column that is not there.
+    #[error("tables.{table}.{key}: there is no column {column}; there are {columns}")]
+    NoColumn {
+        /// As declared.
+        table: String,
+        /// Of the declaration.
+        key: &'static str,
+        /// Which.
+        column: String,
+        /// Those that exist.
+        columns: String,
+    },
+    /// Neither a primary key nor an expression.
+    #[error("{table} has no primary key: say with tables.{table}.key by what its events are to be kept in order")]
+    NoKey {
+        /// As declared.
+        table: String,
+    },
+    /// An expression that the server does not take.
+    #[error("tables.{table}.{key}: {reason} in `{expression}`{hint}")]
+    Expression {
+        /// As declared.
+        table: String,
+        /// Of the declaration.
+        key: String,
+        /// As declared.
+        expression: String,
+        /// The server's words.
+        reason: String,
+        /// What often helps.
+        hint: &'static str,
+    },
+    /// Two declarations of one table.
+    #[error("{first} and {second} are the same table: declare it once, or every row would be captured twice")]
+    Twice {
+        /// As declared.
+        first: String,
+        /// As declared.
+        second: String,
+    },
+    /// The database did not do what it was asked.
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}

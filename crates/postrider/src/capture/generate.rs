@@ -1,0 +1,340 @@
+//! The trigger function of a captured table, as text.
+//!
+//! Columns are spelled out, nothing is dynamic. Expressions of the declaration see the row as variables of a block that bears the
+//! table's name, so they need no query of their own: one `select … from (select new.*)` costs as much as all the rest.
+
+use std::fmt::Write as _;
+
+use super::declaration::{OnFailure, Table, Truncate};
+use super::failure::{Error, Result};
+use super::json;
+use super::shape::{Column, Shape};
+
+/// The name of our triggers. First in the alphabet, because triggers fire by name: before one that changes the row again, whose
+/// event must come second, and before the cascades of foreign keys.
+pub const TRIGGER: &str = "00_postrider";
+
+/// A string as SQL wants it.
+pub(super) fn literal(text: &str) -> String {
+    let doubled = text.replace('\'', "''");
+    if text.contains('\\') { format!("E'{}'", doubled.replace('\\', "\\\\")) } else { format!("'{doubled}'") }
+}
+
+/// The body of the function.
+pub fn function(table: &Table, shape: &Shape) -> Result<String> {
+    let generator = Generator::new(table, shape)?;
+    let mut body = String::new();
+    generator.write(&mut body).map_err(|_| Error::NoTable { table: table.name.clone() })?;
+    Ok(body)
+}
+
+struct Generator<'a> {
+    table: &'a Table,
+    shape: &'a Shape,
+    key: String,
+    /// In the payload.
+    kept: Vec<&'a Column>,
+}
+
+impl<'a> Generator<'a> {
+    fn new(table: &'a Table, shape: &'a Shape) -> Result<Self> {
+        for name in &table.omit {
+            shape.column(table, "omit", name)?;
+        }
+        for name in &table.ignore {
+            shape.column(table, "ignore", name)?;
+        }
+        for name in table.changes.keys() {
+            shape.column(table, "changes", name)?;
+        }
+        if let Some(name) = &table.soft_delete {
+            shape.column(table, "soft_delete", name)?;
+        }
+        let key = match &table.key {
+            Some(key) => key.clone(),
+            None => primary_key(shape).ok_or_else(|| Error::NoKey { table: table.name.clone() })?,
+        };
+        let kept = shape.columns.iter().filter(|column| !table.omit.contains(&column.name)).collect();
+        Ok(Self { table, shape, key, kept })
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let record = self.table.on_failure == OnFailure::Record;
+        out.push_str("\n#variable_conflict use_column\n<<capture>>\ndeclare\n");
+        self.variables(out)?;
+        out.push_str("begin\n");
+        if self.table.truncate == Truncate::Refuse {
+            write!(
+                out,
+                "    if tg_op = 'TRUNCATE' then\n        raise exception using errcode = '55000',\n            \
+                 message = 'postrider: ' || tg_relid::regclass || ' is captured and cannot be truncated',\n            \
+                 hint = 'DELETE says which rows go; or declare truncate: event for it.';\n    end if;\n"
+            )?;
+        }
+        for (name, wanted) in self.settings() {
+            writeln!(
+                out,
+                "    if was_{name} <> '{wanted}' then perform set_config('{name}', '{wanted}', true); end if;"
+            )?;
+        }
+        // What is read of the row is apart from what is written: a block with a handler that writes takes an xid of its own.
+        out.push_str("    begin\n");
+        self.what_happened(out)?;
+        self.what_it_means(out)?;
+        out.push_str("    exception when undefined_column then\n");
+        out.push_str("        perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), null, sqlstate, sqlerrm);\n");
+        out.push_str("        verbs := null;\n");
+        if record {
+            out.push_str("    when others then\n");
+            out.push_str("        perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), null, sqlstate, sqlerrm);\n");
+            out.push_str("        verbs := null;\n");
+        }
+        out.push_str("    end;\n");
+        self.append(out, record)?;
+        for (name, wanted) in self.settings() {
+            writeln!(
+                out,
+                "    if was_{name} <> '{wanted}' then perform set_config('{name}', was_{name}, true); end if;"
+            )?;
+        }
+        out.push_str("    return null;\nend\n");
+        Ok(())
+    }
+
+    fn settings(&self) -> Vec<(&'static str, &'static str)> {
+        json::settings(&self.shape.columns)
+    }
+
+    fn variables(&self, out: &mut String) -> std::fmt::Result {
+        out.push_str("    verbs text[];\n    verb text;\n    previous text := '';\n    changed boolean := false;\n    captured record;\n");
+        out.push_str("    kind text;\n    key text;\n    tenant text;\n    headers json;\n    data text;\n    payload json;\n");
+        out.push_str("    event_id uuid;\n    slot smallint;\n    lane smallint;\n");
+        let root = if self.shape.partitioned { "pg_partition_root(tg_relid)" } else { "tg_relid" };
+        writeln!(
+            out,
+            "    -- A column has come since this was generated.\n    grown constant boolean := has_column_privilege({root}, {}::smallint, 'select') is not null;",
+            self.shape.next_attribute
+        )?;
+        for (name, _) in self.settings() {
+            writeln!(out, "    was_{name} constant text := current_setting('{name}');")?;
+        }
+        if let Some(parent) = &self.table.parent {
+            writeln!(out, "    parent {};", parent.table)?;
+        }
+        Ok(())
+    }
+
+    /// Which events there are, and what was before.
+    fn what_happened(&self, out: &mut String) -> std::fmt::Result {
+        let verbs = &self.table.verbs;
+        let array = |verb: &Option<String>| {
+            verb.as_ref().map_or_else(|| "null".to_owned(), |verb| format!("array[{}]", literal(verb)))
+        };
+        let soft = self.table.soft_delete.as_ref().map(|name| self.ident(name));
+        writeln!(out, "        if tg_op = 'INSERT' then\n            captured := new;\n            verbs := {};", array(&verbs.insert))?;
+        out.push_str("        elsif tg_op = 'DELETE' then\n            captured := old;\n");
+        match &soft {
+            Some(soft) => writeln!(
+                out,
+                "            if old.{soft} is null then verbs := {}; else verbs := {}; end if;",
+                array(&verbs.delete),
+                array(&verbs.purge)
+            )?,
+            None => writeln!(out, "            verbs := {};", array(&verbs.delete))?,
+        }
+        out.push_str("        elsif tg_op = 'UPDATE' then\n            captured := new;\n");
+        for column in &self.shape.columns {
+            self.comparison(out, column)?;
+        }
+        writeln!(
+            out,
+            "            if grown and old *<> new then\n                declare\n                    unknown constant text := postrider.unknown_fields(to_json(old), {}, to_json(new));\n                begin\n                    previous := previous || unknown;\n                    changed := changed or unknown <> '';\n                end;\n            end if;",
+            self.known()
+        )?;
+        let update = verbs.update.as_ref().map(|verb| literal(verb));
+        match &soft {
+            Some(soft) => {
+                writeln!(out, "            if old.{soft} is null and new.{soft} is not null then verbs := {};", array(&verbs.delete))?;
+                writeln!(out, "            elsif old.{soft} is not null and new.{soft} is null then verbs := {};", array(&verbs.restore))?;
+                if let Some(update) = update {
+                    writeln!(out, "            elsif changed then verbs := {update}::text || verbs;")?;
+                }
+                out.push_str("            end if;\n");
+            }
+            None => {
+                if let Some(update) = update {
+                    writeln!(out, "            if changed then verbs := {update}::text || verbs; end if;")?;
+                }
+            }
+        }
+        out.push_str("        end if;\n");
+        Ok(())
+    }
+
+    fn comparison(&self, out: &mut String, column: &Column) -> std::fmt::Result {
+        let mut consequences = String::new();
+        if self.kept.iter().any(|kept| kept.name == column.name) {
+            let label = serde_json::Value::from(column.name.as_str()).to_string();
+            write!(
+                consequences,
+                "previous := previous || {} || coalesce(to_json({})::text, 'null'); ",
+                literal(&format!(",{label}:")),
+                json::value(column, &format!("old.{}", column.ident))
+            )?;
+        }
+        if let Some(change) = self.table.changes.get(&column.name) {
+            write!(consequences, "verbs := verbs || {}::text; ", literal(&change.verb))?;
+            if change.beside {
+                consequences.push_str("changed := true; ");
+            }
+        } else if !self.table.ignore.contains(&column.name) {
+            consequences.push_str("changed := true; ");
+        }
+        if consequences.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "            if {} then {consequences}end if;", json::changed(column))
+    }
+
+    /// Type, key, tenant, headers and data, from the row that counts.
+    fn what_it_means(&self, out: &mut String) -> std::fmt::Result {
+        let table = self.table;
+        out.push_str("        if verbs is not null then\n");
+        writeln!(out, "            <<{}>>\n            declare", self.shape.alias)?;
+        let mut expressions: Vec<&str> = vec![&self.key];
+        expressions.extend(table.r#type.as_deref());
+        expressions.extend(table.tenant.as_deref());
+        expressions.extend(table.extra.values().map(String::as_str));
+        expressions.extend(table.headers.values().map(String::as_str));
+        expressions.extend(table.parent.as_ref().map(|parent| parent.on.as_str()));
+        for column in &self.shape.columns {
+            if expressions.iter().any(|expression| mentions(expression, &column.name)) {
+                writeln!(
+                    out,
+                    "                {} constant {} := captured.{};",
+                    column.ident, column.type_name, column.ident
+                )?;
+            }
+        }
+        out.push_str("            begin\n");
+        if let Some(parent) = &table.parent {
+            writeln!(
+                out,
+                "                select p.* into parent from {0} p where p.{1} = ({2});\n                if not found then\n                    select (json_populate_record(null::{0}, d.departed)).* into parent from postrider.departed d\n                    where d.xid = pg_current_xact_id() and d.relation = {3}::regclass and d.key = ({2})::text;\n                end if;",
+                parent.table,
+                parent.column,
+                parent.on,
+                literal(&parent.table)
+            )?;
+        }
+        let kind = table.r#type.as_ref().map_or_else(|| literal(&table.entity), |kind| format!("({kind}\n)"));
+        writeln!(out, "                kind := {kind};")?;
+        writeln!(out, "                key := ({}\n);", self.key)?;
+        if let Some(tenant) = &table.tenant {
+            writeln!(out, "                tenant := ({tenant}\n);")?;
+        }
+        writeln!(out, "                data := {};", self.data())?;
+        if !table.headers.is_empty() || !table.context.is_empty() {
+            let mut pairs: Vec<String> = Vec::new();
+            for (name, expression) in &table.headers {
+                pairs.push(format!("{}, ({expression}\n)", literal(name)));
+            }
+            for setting in &table.context {
+                let name = setting.rsplit('.').next().unwrap_or(setting);
+                pairs.push(format!("{}, nullif(current_setting({}, true), '')", literal(name), literal(setting)));
+            }
+            writeln!(out, "                headers := json_strip_nulls(json_build_object({}));", pairs.join(", "))?;
+            out.push_str("                if headers::text = '{}' then headers := null; end if;\n");
+        }
+        out.push_str("            end;\n");
+        writeln!(
+            out,
+            "            if grown then\n                data := left(data, -1) || postrider.unknown_fields(to_json(captured), {}) || '}}';\n            end if;",
+            self.known()
+        )?;
+        out.push_str("        end if;\n");
+        Ok(())
+    }
+
+    /// The row as JSON. A call takes a hundred arguments at most.
+    fn data(&self) -> String {
+        const PAIRS: usize = 50;
+        let mut pairs: Vec<String> = self
+            .kept
+            .iter()
+            .map(|column| {
+                format!("{}, {}", column.literal, json::value(column, &format!("captured.{}", column.ident)))
+            })
+            .collect();
+        pairs.extend(
+            self.table.extra.iter().map(|(name, expression)| format!("{}, ({expression}\n)", literal(name))),
+        );
+        let objects: Vec<String> =
+            pairs.chunks(PAIRS).map(|chunk| format!("json_build_object({})::text", chunk.join(", "))).collect();
+        match objects.as_slice() {
+            [] => "'{}'".to_owned(),
+            [one] => one.clone(),
+            [first, rest @ ..] => rest.iter().fold(first.clone(), |all, next| {
+                format!("left({all}, -1) || ', ' || substr({next}, 2)")
+            }),
+        }
+    }
+
+    fn append(&self, out: &mut String, record: bool) -> std::fmt::Result {
+        let entity = literal(&self.table.entity);
+        out.push_str("    if tg_op = 'TRUNCATE' then\n");
+        writeln!(out, "        verbs := array['truncated'];\n        kind := {entity};\n        data := null;")?;
+        out.push_str("    end if;\n");
+        out.push_str("    if verbs is not null then\n");
+        if record {
+            out.push_str("    begin\n");
+        }
+        out.push_str(
+            "        payload := '{\"data\":' || coalesce(data, 'null') || ',\"previous_attributes\":{' || substr(previous, 2) || '}}';
+        headers := postrider.captured_headers(kind, headers);
+        slot := coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7;
+        foreach verb in array verbs loop
+            event_id := postrider.uuid7();
+            lane := case when key is null then uuid_hash_extended(event_id, 0) else hashtextextended(key collate \"C\", 0) end & (postrider.lanes() - 1);
+            if kind is null or octet_length(kind || '.' || verb) > 255 or octet_length(key) > 1024 or octet_length(tenant) > 255 then
+                perform postrider.refuse_event(kind || '.' || verb, 0, key, tenant, null, null);
+            end if;
+            insert into postrider.events (slot, lane, id, type, entity, key, tenant, payload, headers)
+            values (capture.slot, capture.lane, capture.event_id, capture.kind || '.' || capture.verb, ",
+        );
+        write!(out, "{entity}")?;
+        out.push_str(
+            ", capture.key, capture.tenant, capture.payload, capture.headers);
+        end loop;
+        if coalesce(pg_sequence_last_value('postrider.armed'), 0) > coalesce(pg_sequence_last_value('postrider.disarmed'), 0) then
+            perform postrider.ring_bell();
+        end if;\n",
+        );
+        if record {
+            out.push_str("    exception when others then\n        perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), headers, sqlstate, sqlerrm);\n    end;\n");
+        }
+        out.push_str("    end if;\n");
+        Ok(())
+    }
+
+    fn ident(&self, name: &str) -> &str {
+        self.shape.columns.iter().find(|column| column.name == name).map_or("", |column| &column.ident)
+    }
+
+    fn known(&self) -> String {
+        let names: Vec<&str> = self.shape.columns.iter().map(|column| column.literal.as_str()).collect();
+        format!("array[{}]", names.join(", "))
+    }
+}
+
+/// The columns of the primary key, one behind the other.
+fn primary_key(shape: &Shape) -> Option<String> {
+    let columns: Vec<String> =
+        shape.columns.iter().filter(|column| column.in_key).map(|column| format!("{}::text", column.ident)).collect();
+    (!columns.is_empty()).then(|| columns.join(" || ':' || "))
+}
+
+/// Whether the expression may speak of that column. Once too often does no harm.
+fn mentions(expression: &str, column: &str) -> bool {
+    expression.to_lowercase().contains(&column.to_lowercase())
+}

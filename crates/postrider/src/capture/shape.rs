@@ -1,0 +1,113 @@
+//! What the server knows of a table. Every name comes quoted by the server.
+
+use sqlx::{PgConnection, Row};
+
+use super::declaration::Table;
+use super::failure::{Error, Result};
+
+/// A table as the server knows it.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// Of the table.
+    pub oid: i64,
+    /// With its schema, quoted.
+    pub name: String,
+    /// Without its schema, quoted: what expressions may put before a column.
+    pub alias: String,
+    /// Whether it has partitions.
+    pub partitioned: bool,
+    /// The number behind the last column that ever was: if it exists, the table has changed.
+    pub next_attribute: i16,
+    /// In their order.
+    pub columns: Vec<Column>,
+}
+
+/// A column as the server knows it.
+#[derive(Debug, Clone)]
+pub struct Column {
+    /// As it is.
+    pub name: String,
+    /// Quoted.
+    pub ident: String,
+    /// Quoted as a string.
+    pub literal: String,
+    /// Its type, with its schema.
+    pub type_name: String,
+    /// Without domains around it.
+    pub base_type: String,
+    /// Of the base type: 'b' base, 'c' composite, 'e' enum, 'r' range …
+    pub type_kind: i8,
+    /// Whether equal means identical: not so for numeric (1.0 = 1.00), citext, jsonb and whatever contains them.
+    pub equality_is_identity: bool,
+    /// Whether it is part of the primary key.
+    pub in_key: bool,
+    /// Whether it is computed from others.
+    pub generated: bool,
+}
+
+impl Shape {
+    /// Asks the server for a declared table.
+    pub async fn of(connection: &mut PgConnection, table: &Table) -> Result<Self> {
+        let row = sqlx::query(include_str!("sql/table.sql"))
+            .bind(&table.name)
+            .fetch_optional(&mut *connection)
+            .await?
+            .ok_or_else(|| Error::NoTable { table: table.name.clone() })?;
+        let kind: i8 = row.try_get("relkind")?;
+        check_kind(table, u8::try_from(kind).unwrap_or_default())?;
+        let children: String = row.try_get("children")?;
+        let partitioned = kind == i8::try_from(b'p').unwrap_or_default();
+        if !partitioned && !children.is_empty() {
+            return Err(Error::Inherited { table: table.name.clone(), children });
+        }
+        let oid: i64 = row.try_get("oid")?;
+        let columns = sqlx::query(include_str!("sql/columns.sql"))
+            .bind(oid)
+            .fetch_all(connection)
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(Column {
+                    name: row.try_get("name")?,
+                    ident: row.try_get("ident")?,
+                    literal: row.try_get("literal")?,
+                    type_name: row.try_get("type_name")?,
+                    base_type: row.try_get("base_type")?,
+                    type_kind: row.try_get("type_kind")?,
+                    equality_is_identity: row.try_get("equality_is_identity")?,
+                    in_key: row.try_get("in_key")?,
+                    generated: row.try_get("generated")?,
+                })
+            })
+            .collect::<Result<Vec<_>, sqlx::Error>>()?;
+        Ok(Self {
+            oid,
+            name: row.try_get("name")?,
+            alias: row.try_get("alias")?,
+            partitioned,
+            next_attribute: row.try_get::<i16, _>("relnatts")? + 1,
+            columns,
+        })
+    }
+
+    /// The column of that name.
+    pub fn column(&self, table: &Table, key: &'static str, name: &str) -> Result<&Column> {
+        self.columns.iter().find(|column| column.name == name).ok_or_else(|| Error::NoColumn {
+            table: table.name.clone(),
+            key,
+            column: name.to_owned(),
+            columns: self.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+fn check_kind(table: &Table, kind: u8) -> Result<()> {
+    let (kind, remedy) = match kind {
+        b'r' | b'p' => return Ok(()),
+        b'v' => ("a view", "; declare the tables it is made of"),
+        b'm' => ("a materialized view", "; declare the tables it is made of"),
+        b'f' => ("a foreign table", "; capture it in the database where it lives"),
+        _ => ("no table", ""),
+    };
+    Err(Error::NotATable { table: table.name.clone(), kind: kind.to_owned(), remedy })
+}
