@@ -8,7 +8,7 @@ create table if not exists postrider.capture_failures (
     operation text        not null,
     old_row   json,
     new_row   json,
-    headers   json,
+    context   json,
     sqlstate  text        not null,
     message   text        not null,
     failed_at timestamptz not null default clock_timestamp()
@@ -55,8 +55,8 @@ create or replace function postrider.captured_headers(type text, headers json) r
                 else headers end
 $$;
 
-create or replace function postrider.record_failure(relation oid, operation text, old_row json, new_row json, headers json, state text, message text)
+create or replace function postrider.record_failure(relation oid, operation text, old_row json, new_row json, context json, state text, message text)
     returns void language sql volatile set search_path = pg_catalog, pg_temp as $$
-    insert into postrider.capture_failures (relation, operation, old_row, new_row, headers, sqlstate, message)
-    values (relation::regclass::text, operation, old_row, new_row, headers, state, message)
+    insert into postrider.capture_failures (relation, operation, old_row, new_row, context, sqlstate, message)
+    values (relation::regclass::text, operation, old_row, new_row, context, state, message)
 $$;

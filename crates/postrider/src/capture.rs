@@ -8,10 +8,12 @@ mod failure;
 mod generate;
 mod json;
 mod plan;
+mod recapture;
 mod shape;
 
 pub use declaration::{Change, OnFailure, Parent, Table, Truncate, Verbs};
 pub use failure::{Error, Result};
 pub use generate::{TRIGGER, function};
 pub use plan::{Difference, Plan, State, apply, plan};
+pub use recapture::recapture;
 pub use shape::{Column, Shape};

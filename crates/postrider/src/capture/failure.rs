@@ -23,7 +23,9 @@ pub enum Error {
         remedy: &'static str,
     },
     /// It has children by inheritance, whose rows a trigger on it never sees.
-    #[error("{table} has inheriting tables ({children}), whose rows its trigger never sees: declare each of them, and not {table}")]
+    #[error(
+        "{table} has inheriting tables ({children}), whose rows its trigger never sees: declare each of them, and not {table}"
+    )]
     Inherited {
         /// As declared.
         table: String,
@@ -43,7 +45,9 @@ pub enum Error {
         columns: String,
     },
     /// Neither a primary key nor an expression.
-    #[error("{table} has no primary key: say with tables.{table}.key by what its events are to be kept in order")]
+    #[error(
+        "{table} has no primary key: say with tables.{table}.key by what its events are to be kept in order"
+    )]
     NoKey {
         /// As declared.
         table: String,

@@ -20,12 +20,14 @@ pub(super) fn literal(text: &str) -> String {
     if text.contains('\\') { format!("E'{}'", doubled.replace('\\', "\\\\")) } else { format!("'{doubled}'") }
 }
 
-/// The body of the function.
+/// The body of the trigger's function.
 pub fn function(table: &Table, shape: &Shape) -> Result<String> {
-    let generator = Generator::new(table, shape)?;
-    let mut body = String::new();
-    generator.write(&mut body).map_err(|_| Error::NoTable { table: table.name.clone() })?;
-    Ok(body)
+    Generator::new(table, shape)?.body()
+}
+
+/// The same for a row that comes as an argument: what cannot be recorded is an error.
+pub(super) fn again(table: &Table, shape: &Shape) -> Result<String> {
+    Generator { handled: false, ..Generator::new(table, shape)? }.body()
 }
 
 struct Generator<'a> {
@@ -34,6 +36,8 @@ struct Generator<'a> {
     key: String,
     /// In the payload.
     kept: Vec<&'a Column>,
+    /// Whether failures are handled where they happen.
+    handled: bool,
 }
 
 impl<'a> Generator<'a> {
@@ -55,11 +59,17 @@ impl<'a> Generator<'a> {
             None => primary_key(shape).ok_or_else(|| Error::NoKey { table: table.name.clone() })?,
         };
         let kept = shape.columns.iter().filter(|column| !table.omit.contains(&column.name)).collect();
-        Ok(Self { table, shape, key, kept })
+        Ok(Self { table, shape, key, kept, handled: true })
+    }
+
+    fn body(&self) -> Result<String> {
+        let mut body = String::new();
+        self.write(&mut body).map_err(|_| Error::NoTable { table: self.table.name.clone() })?;
+        Ok(body)
     }
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
-        let record = self.table.on_failure == OnFailure::Record;
+        let record = self.handled && self.table.on_failure == OnFailure::Record;
         out.push_str("\n#variable_conflict use_column\n<<capture>>\ndeclare\n");
         self.variables(out)?;
         out.push_str("begin\n");
@@ -81,13 +91,14 @@ impl<'a> Generator<'a> {
         out.push_str("    begin\n");
         self.what_happened(out)?;
         self.what_it_means(out)?;
-        out.push_str("    exception when undefined_column then\n");
-        out.push_str("        perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), null, sqlstate, sqlerrm);\n");
-        out.push_str("        verbs := null;\n");
-        if record {
-            out.push_str("    when others then\n");
-            out.push_str("        perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), null, sqlstate, sqlerrm);\n");
-            out.push_str("        verbs := null;\n");
+        if self.handled {
+            // Another name for a column: nobody's write fails for that. The event is kept until the trigger is generated anew.
+            let caught = if record { "others" } else { "undefined_column" };
+            writeln!(
+                out,
+                "    exception when {caught} then\n        {};\n        verbs := null;",
+                self.keep_failure()
+            )?;
         }
         out.push_str("    end;\n");
         self.append(out, record)?;
@@ -131,7 +142,11 @@ impl<'a> Generator<'a> {
             verb.as_ref().map_or_else(|| "null".to_owned(), |verb| format!("array[{}]", literal(verb)))
         };
         let soft = self.table.soft_delete.as_ref().map(|name| self.ident(name));
-        writeln!(out, "        if tg_op = 'INSERT' then\n            captured := new;\n            verbs := {};", array(&verbs.insert))?;
+        writeln!(
+            out,
+            "        if tg_op = 'INSERT' then\n            captured := new;\n            verbs := {};",
+            array(&verbs.insert)
+        )?;
         out.push_str("        elsif tg_op = 'DELETE' then\n            captured := old;\n");
         match &soft {
             Some(soft) => writeln!(
@@ -154,8 +169,16 @@ impl<'a> Generator<'a> {
         let update = verbs.update.as_ref().map(|verb| literal(verb));
         match &soft {
             Some(soft) => {
-                writeln!(out, "            if old.{soft} is null and new.{soft} is not null then verbs := {};", array(&verbs.delete))?;
-                writeln!(out, "            elsif old.{soft} is not null and new.{soft} is null then verbs := {};", array(&verbs.restore))?;
+                writeln!(
+                    out,
+                    "            if old.{soft} is null and new.{soft} is not null then verbs := {};",
+                    array(&verbs.delete)
+                )?;
+                writeln!(
+                    out,
+                    "            elsif old.{soft} is not null and new.{soft} is null then verbs := {};",
+                    array(&verbs.restore)
+                )?;
                 if let Some(update) = update {
                     writeln!(out, "            elsif changed then verbs := {update}::text || verbs;")?;
                 }
@@ -241,9 +264,17 @@ impl<'a> Generator<'a> {
             }
             for setting in &table.context {
                 let name = setting.rsplit('.').next().unwrap_or(setting);
-                pairs.push(format!("{}, nullif(current_setting({}, true), '')", literal(name), literal(setting)));
+                pairs.push(format!(
+                    "{}, nullif(current_setting({}, true), '')",
+                    literal(name),
+                    literal(setting)
+                ));
             }
-            writeln!(out, "                headers := json_strip_nulls(json_build_object({}));", pairs.join(", "))?;
+            writeln!(
+                out,
+                "                headers := json_strip_nulls(json_build_object({}));",
+                pairs.join(", ")
+            )?;
             out.push_str("                if headers::text = '{}' then headers := null; end if;\n");
         }
         out.push_str("            end;\n");
@@ -269,21 +300,26 @@ impl<'a> Generator<'a> {
         pairs.extend(
             self.table.extra.iter().map(|(name, expression)| format!("{}, ({expression}\n)", literal(name))),
         );
-        let objects: Vec<String> =
-            pairs.chunks(PAIRS).map(|chunk| format!("json_build_object({})::text", chunk.join(", "))).collect();
+        let objects: Vec<String> = pairs
+            .chunks(PAIRS)
+            .map(|chunk| format!("json_build_object({})::text", chunk.join(", ")))
+            .collect();
         match objects.as_slice() {
             [] => "'{}'".to_owned(),
             [one] => one.clone(),
-            [first, rest @ ..] => rest.iter().fold(first.clone(), |all, next| {
-                format!("left({all}, -1) || ', ' || substr({next}, 2)")
-            }),
+            [first, rest @ ..] => rest
+                .iter()
+                .fold(first.clone(), |all, next| format!("left({all}, -1) || ', ' || substr({next}, 2)")),
         }
     }
 
     fn append(&self, out: &mut String, record: bool) -> std::fmt::Result {
         let entity = literal(&self.table.entity);
         out.push_str("    if tg_op = 'TRUNCATE' then\n");
-        writeln!(out, "        verbs := array['truncated'];\n        kind := {entity};\n        data := null;")?;
+        writeln!(
+            out,
+            "        verbs := array['truncated'];\n        kind := {entity};\n        data := null;"
+        )?;
         out.push_str("    end if;\n");
         out.push_str("    if verbs is not null then\n");
         if record {
@@ -311,10 +347,22 @@ impl<'a> Generator<'a> {
         end if;\n",
         );
         if record {
-            out.push_str("    exception when others then\n        perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), headers, sqlstate, sqlerrm);\n    end;\n");
+            writeln!(out, "    exception when others then\n        {};\n    end;", self.keep_failure())?;
         }
         out.push_str("    end if;\n");
         Ok(())
+    }
+
+    /// Keeps what recording the event later takes.
+    fn keep_failure(&self) -> String {
+        let settings: Vec<String> = std::iter::once("postrider.context")
+            .chain(self.table.context.iter().map(String::as_str))
+            .map(|name| format!("{0}, current_setting({0}, true)", literal(name)))
+            .collect();
+        format!(
+            "perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), json_build_object({}), sqlstate, sqlerrm)",
+            settings.join(", ")
+        )
     }
 
     fn ident(&self, name: &str) -> &str {
@@ -329,8 +377,12 @@ impl<'a> Generator<'a> {
 
 /// The columns of the primary key, one behind the other.
 fn primary_key(shape: &Shape) -> Option<String> {
-    let columns: Vec<String> =
-        shape.columns.iter().filter(|column| column.in_key).map(|column| format!("{}::text", column.ident)).collect();
+    let columns: Vec<String> = shape
+        .columns
+        .iter()
+        .filter(|column| column.in_key)
+        .map(|column| format!("{}::text", column.ident))
+        .collect();
     (!columns.is_empty()).then(|| columns.join(" || ':' || "))
 }
 

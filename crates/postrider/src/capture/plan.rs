@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use super::declaration::Table;
 use super::failure::{Error, Result};
 use super::generate::{self, TRIGGER, literal};
+use super::recapture;
 use super::shape::Shape;
 
 /// On every captured table, for each row.
@@ -144,7 +145,8 @@ async fn captured(
 ) -> Result<Difference> {
     let function = function_name(connection, shape).await?;
     let name = &shape.name;
-    let ours: Vec<&Found> = found.iter().filter(|found| found.relation == shape.oid && found.name != DEPARTED).collect();
+    let ours: Vec<&Found> =
+        found.iter().filter(|found| found.relation == shape.oid && found.name != DEPARTED).collect();
     let state = match ours.as_slice() {
         [] => State::Missing,
         [_] => State::Outdated,
@@ -183,8 +185,10 @@ async fn captured(
 
 /// `ENABLE ALWAYS` of the triggers; on a partitioned table of every partition's too, because not every version passes it on.
 fn always(name: &str, triggers: &[&str], partitioned: bool) -> Vec<String> {
-    let mut statements: Vec<String> =
-        triggers.iter().map(|trigger| format!("alter table {name} enable always trigger \"{trigger}\"")).collect();
+    let mut statements: Vec<String> = triggers
+        .iter()
+        .map(|trigger| format!("alter table {name} enable always trigger \"{trigger}\""))
+        .collect();
     if partitioned {
         statements.push(format!(
             "do $postrider$\ndeclare\n    part regclass;\nbegin\n    for part in select relid from pg_partition_tree({}) where parentrelid is not null loop\n        execute format('alter table %s enable always trigger \"{ROWS}\"', part);\n    end loop;\nend\n$postrider$",
@@ -219,7 +223,8 @@ fn departing(shape: &Shape, column: &str, found: &[Found]) -> Difference {
 }
 
 fn orphan(found: &Found) -> Difference {
-    let mut statements = vec![format!("drop trigger if exists \"{}\" on {}", found.name, found.relation_name)];
+    let mut statements =
+        vec![format!("drop trigger if exists \"{}\" on {}", found.name, found.relation_name)];
     if found.name == TRUNCATE {
         statements.push(format!("drop function if exists {}", found.function));
     }
@@ -258,7 +263,8 @@ async fn check_expressions(connection: &mut PgConnection, table: &Table, shape: 
     for (key, expression) in expressions {
         // In the extended protocol, which takes one statement: what closes the bracket and goes on is refused.
         let asked = format!("select ({expression}\n)::text from {from} limit 0");
-        let answer = sqlx::query(AssertSqlSafe(asked)).persistent(false).fetch_optional(&mut *connection).await;
+        let answer =
+            sqlx::query(AssertSqlSafe(asked)).persistent(false).fetch_optional(&mut *connection).await;
         if let Err(sqlx::Error::Database(error)) = answer {
             let hint = match error.code().as_deref() {
                 Some("42P01") => "; another table must be named with its schema",
@@ -278,7 +284,7 @@ async fn check_expressions(connection: &mut PgConnection, table: &Table, shape: 
 }
 
 /// Between dollars that do not occur in it.
-fn dollar_quoted(body: &str) -> String {
+pub(super) fn dollar_quoted(body: &str) -> String {
     let mut tag = "$postrider$".to_owned();
     while body.contains(&tag) {
         tag = format!("$postrider_{}$", tag.len());
@@ -311,7 +317,10 @@ pub async fn apply(connection: &mut PgConnection, tables: &[Table], remove_orpha
 
 async fn attempted(connection: &mut PgConnection, tables: &[Table], remove_orphans: bool) -> Result<Plan> {
     let mut transaction = connection.begin().await?;
-    sqlx::query("select set_config('lock_timeout', $1, true)").bind(LOCK_TIMEOUT).execute(&mut *transaction).await?;
+    sqlx::query("select set_config('lock_timeout', $1, true)")
+        .bind(LOCK_TIMEOUT)
+        .execute(&mut *transaction)
+        .await?;
     let plan = plan(&mut transaction, tables).await?;
     for difference in &plan.tables {
         if difference.state == State::Orphaned && !remove_orphans {
@@ -320,6 +329,11 @@ async fn attempted(connection: &mut PgConnection, tables: &[Table], remove_orpha
         for statement in &difference.statements {
             sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut *transaction).await?;
         }
+    }
+    // The tables whose triggers were made anew are locked against writers until the commit: what is kept of them comes before
+    // everything that follows.
+    for table in tables {
+        recapture::within(&mut transaction, table).await?;
     }
     transaction.commit().await?;
     Ok(plan)

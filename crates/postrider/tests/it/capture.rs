@@ -2,7 +2,7 @@
 
 mod tracker;
 
-use postrider::capture::{self, Table};
+use postrider::capture::{self, OnFailure, Table};
 use postrider_testkit::Database;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
@@ -35,7 +35,12 @@ pub async fn events(connection: &mut PgConnection) -> Vec<(String, String, Value
         .map(|row| {
             let mut payload: Value = serde_json::from_str(row.get("payload")).unwrap();
             let key: Option<String> = row.get("key");
-            (row.get("type"), key.unwrap_or_default(), payload["data"].take(), payload["previous_attributes"].take())
+            (
+                row.get("type"),
+                key.unwrap_or_default(),
+                payload["data"].take(),
+                payload["previous_attributes"].take(),
+            )
         })
         .collect()
 }
@@ -94,14 +99,58 @@ async fn a_table_that_changes_under_its_trigger_breaks_no_write() {
     let found = events(&mut connection).await;
     assert_eq!(found[1].2, json!({"id": 1, "note": "a", "total": 7}));
     assert_eq!(found[1].3, json!({"total": null}));
-    assert_eq!(capture::plan(&mut connection, &declared).await.unwrap().tables[0].state, capture::State::Outdated);
+    assert_eq!(
+        capture::plan(&mut connection, &declared).await.unwrap().tables[0].state,
+        capture::State::Outdated
+    );
 
     execute(&mut connection, "alter table orders rename column note to remark").await;
     execute(&mut connection, "update orders set remark = 'b'").await;
     assert_eq!(types(&mut connection).await, [""; 0]);
-    let kept: i64 = sqlx::query_scalar("select count(*) from postrider.capture_failures where sqlstate = '42703'")
+    let kept: i64 =
+        sqlx::query_scalar("select count(*) from postrider.capture_failures where sqlstate = '42703'")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+    assert_eq!(kept, 1, "what is missing is kept");
+    capture::apply(&mut connection, &declared, false).await.unwrap();
+    let found = events(&mut connection).await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].2, json!({"id": 1, "remark": "b", "total": 7}));
+    assert_eq!(found[0].3, json!({"remark": "a"}));
+}
+
+/// With `on_failure: record` the write commits whatever happens to its event, and nothing of the event is lost.
+#[tokio::test]
+async fn a_failure_is_recorded_and_captured_again() {
+    let declared = Table {
+        tenant: Some("(100 / divisor)::text".to_owned()),
+        context: vec!["app.initiator_id".to_owned()],
+        on_failure: OnFailure::Record,
+        ..Table::new("public.orders", "order")
+    };
+    let (_database, mut connection) =
+        captured("create table public.orders (id int primary key, divisor int)", &[declared.clone()]).await;
+    execute(
+        &mut connection,
+        "begin; set local app.initiator_id = 'u7'; insert into orders values (1, 0); commit",
+    )
+    .await;
+    execute(&mut connection, "update orders set divisor = 5").await;
+    let found = events(&mut connection).await;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].0, "order.updated");
+    let mended = Table { tenant: Some("coalesce(100 / nullif(divisor, 0), 0)::text".to_owned()), ..declared };
+    assert_eq!(capture::recapture(&mut connection, &mended).await.unwrap(), 1);
+    let headers: String = sqlx::query_scalar("select headers::text from postrider.events")
         .fetch_one(&mut connection)
         .await
         .unwrap();
-    assert_eq!(kept, 1, "what is missing is kept");
+    assert_eq!(serde_json::from_str::<Value>(&headers).unwrap(), json!({"initiator_id": "u7"}));
+    let found = events(&mut connection).await;
+    assert_eq!(
+        found,
+        [("order.created".to_owned(), "1".to_owned(), json!({"id": 1, "divisor": 0}), json!({}))]
+    );
+    assert_eq!(capture::recapture(&mut connection, &mended).await.unwrap(), 0);
 }

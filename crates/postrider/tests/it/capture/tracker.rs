@@ -90,11 +90,20 @@ async fn every_kind_of_event() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].0, "workitem.state.updated");
     assert_eq!(found[0].3, json!({"state_id": 3}));
-    execute(&mut connection, "update issues set sort_order = 1, updated_at = now(), description = 'long'").await;
+    execute(&mut connection, "update issues set sort_order = 1, updated_at = now(), description = 'long'")
+        .await;
     assert_eq!(types(&mut connection).await, [""; 0]);
     execute(&mut connection, "insert into issue_assignees values (1, 1, 70), (2, 2, 71)").await;
-    execute(&mut connection, "insert into issue_comments values (1, 1, 'hello'); update issue_comments set comment = 'hi'").await;
-    execute(&mut connection, "insert into cycle_issues values (1, 2, 8); update cycle_issues set cycle_id = 9").await;
+    execute(
+        &mut connection,
+        "insert into issue_comments values (1, 1, 'hello'); update issue_comments set comment = 'hi'",
+    )
+    .await;
+    execute(
+        &mut connection,
+        "insert into cycle_issues values (1, 2, 8); update cycle_issues set cycle_id = 9",
+    )
+    .await;
     assert_eq!(
         types(&mut connection).await,
         [
@@ -106,7 +115,11 @@ async fn every_kind_of_event() {
             "epic.cycle.moved"
         ]
     );
-    execute(&mut connection, "update issue_assignees set deleted_at = now() where id = 1; delete from issue_comments").await;
+    execute(
+        &mut connection,
+        "update issue_assignees set deleted_at = now() where id = 1; delete from issue_comments",
+    )
+    .await;
     assert_eq!(types(&mut connection).await, ["workitem.assignee.removed", "workitem.comment.deleted"]);
     // A cascade: the parent is gone for every trigger on the child, and its type is still known.
     execute(&mut connection, "delete from issues where id = 2").await;
