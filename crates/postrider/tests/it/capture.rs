@@ -1,17 +1,23 @@
 //! Captured tables: every committed change of a row becomes a precise event.
 
+mod bypass;
 mod tracker;
 
 use postrider::capture::{self, OnFailure, Table};
-use postrider_testkit::Database;
+use postrider_testkit::{Database, Version};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use crate::support::database;
+use crate::support::database_of;
 
 /// A database with these tables, captured as declared.
 pub async fn captured(tables: &str, declared: &[Table]) -> (Database, PgConnection) {
-    let database = database().await;
+    captured_on(Version::default(), tables, declared).await
+}
+
+/// The same on another version.
+pub async fn captured_on(version: Version, tables: &str, declared: &[Table]) -> (Database, PgConnection) {
+    let database = database_of(version).await;
     let mut connection = database.connect().await.unwrap();
     execute(&mut connection, tables).await;
     capture::apply(&mut connection, declared, false).await.unwrap();
