@@ -1,6 +1,6 @@
 //! What is installed against what is declared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -89,7 +89,7 @@ struct Found {
 pub async fn plan(connection: &mut PgConnection, tables: &[Table]) -> Result<Plan> {
     let found = installed(connection).await?;
     let mut seen: BTreeMap<i64, &Table> = BTreeMap::new();
-    let mut parents: BTreeMap<(String, String), ()> = BTreeMap::new();
+    let mut parents: BTreeSet<(String, String)> = BTreeSet::new();
     let mut plan = Plan::default();
     let mut wanted: Vec<(i64, &str)> = Vec::new();
     for table in tables {
@@ -102,10 +102,10 @@ pub async fn plan(connection: &mut PgConnection, tables: &[Table]) -> Result<Pla
         wanted.extend([(shape.oid, ROWS), (shape.oid, TRUNCATE)]);
         plan.tables.push(captured(connection, &shape, &body, &found).await?);
         if let Some(parent) = &table.parent {
-            parents.insert((parent.table.clone(), parent.column.clone()), ());
+            parents.insert((parent.table.clone(), parent.column.clone()));
         }
     }
-    for (parent, column) in parents.keys() {
+    for (parent, column) in &parents {
         let shape = Shape::of(connection, &Table::new(parent.clone(), "parent")).await?;
         wanted.push((shape.oid, DEPARTED));
         plan.tables.push(departing(&shape, column, &found));

@@ -135,8 +135,11 @@ async fn a_failure_is_recorded_and_captured_again() {
         on_failure: OnFailure::Record,
         ..Table::new("public.orders", "order")
     };
-    let (_database, mut connection) =
-        captured("create table public.orders (id int primary key, divisor int)", &[declared.clone()]).await;
+    let (_database, mut connection) = captured(
+        "create table public.orders (id int primary key, divisor int)",
+        std::slice::from_ref(&declared),
+    )
+    .await;
     execute(
         &mut connection,
         "begin; set local app.initiator_id = 'u7'; insert into orders values (1, 0); commit",
