@@ -29,6 +29,9 @@ begin
     execute format('grant insert on postrider.progress, postrider.sinks, postrider.leases, postrider.identity, postrider.ring, postrider.readers, postrider.in_flight, postrider.parked to %I', relay);
     execute format('grant update on postrider.ring, postrider.bell, postrider.readers, postrider.leases, postrider.identity, postrider.sinks, postrider.in_flight, postrider.parked to %I', relay);
     execute format('grant delete on postrider.sinks, postrider.leases, postrider.readers, postrider.in_flight, postrider.progress, postrider.parked to %I', relay);
+    -- Rows of the user's tables on their way through a cascade are none of its business, but for sweeping them.
+    execute format('revoke select on postrider.departed from %I', relay);
+    execute format('grant select (xid), delete on postrider.departed to %I', relay);
     -- It reads where the numbering of events stands and cannot move it.
     execute format('grant select on all sequences in schema postrider to %I', relay);
     execute format('grant usage, update on sequence postrider.slot, postrider.progress_slot, postrider.armed, postrider.disarmed, postrider.armed_until to %I', relay);

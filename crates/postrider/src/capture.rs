@@ -4,6 +4,7 @@
 //! [`generate`] makes one PL/pgSQL function of the two, and [`plan`] compares it with what is installed.
 
 mod declaration;
+mod departed;
 mod failure;
 mod generate;
 mod json;
@@ -12,6 +13,7 @@ mod recapture;
 mod shape;
 
 pub use declaration::{Change, OnFailure, Parent, Table, Truncate, Verbs};
+pub(crate) use departed::forget_departed;
 pub use failure::{Error, Result};
 pub use generate::{TRIGGER, function};
 pub use plan::{Difference, Plan, State, apply, plan};

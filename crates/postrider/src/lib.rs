@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `sqlx` | emitting in an open sqlx transaction |
 //! | `tokio-postgres` | emitting in an open tokio-postgres transaction |
-//! | `log` | installing the schema and reading the log |
+//! | `log` | installing the schema, reading the log, capturing tables |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "log")]

@@ -8,6 +8,8 @@ use sqlx::{Connection, PgConnection};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::capture;
+
 use super::bell::Bell;
 use super::cursor::Cursor;
 use super::error::{Error, Result};
@@ -182,6 +184,7 @@ impl Link {
 
     async fn sweep(&mut self, options: &ReaderOptions) -> Result<()> {
         lease::forget_silent(&mut self.connection).await?;
+        capture::forget_departed(&mut self.connection).await?;
         // First: the slot that it empties is one to turn to.
         let shortened = ring::shorten(&mut self.connection, options.retention).await?;
         if !shortened.slots.is_empty() {

@@ -21,12 +21,19 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "identity" | "ring" => ("select insert update", false),
         "bell" => ("select update", false),
         "sinks" | "readers" | "in_flight" | "leases" | "parked" => ("select insert update delete", false),
+        // It sweeps the rows and sees no more of them than their age.
+        "departed" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
         | "relays" | "troubles" => ("select", true),
         // The first two stand between the other views, and show which events there are.
-        "cursor_groups" | "late" | "events" | "seq" | "sinks_sink_seq" | "parked_place_seq" => {
-            ("select", false)
-        }
+        "cursor_groups"
+        | "late"
+        | "events"
+        | "seq"
+        | "sinks_sink_seq"
+        | "parked_place_seq"
+        | "capture_failures"
+        | "capture_failures_failure_seq" => ("select", false),
         "slot" | "progress_slot" | "armed" | "disarmed" | "armed_until" => ("usage select update", false),
         _ if slot("events_") || slot("progress_") => ("select truncate", false),
         _ => return None,
@@ -39,7 +46,8 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         "emit" | "emit_many" | "set_context" | "emitted" => [true, false, true, false],
         "lanes" | "max_payload" | "schema_version" => [true; 4],
         "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
-        | "checked_context" | "join_headers" | "ring_bell" => [false; 4],
+        | "checked_context" | "join_headers" | "ring_bell" | "remember_departed" | "base64"
+        | "unknown_fields" | "captured_headers" | "record_failure" => [false; 4],
         _ => return None,
     })
 }

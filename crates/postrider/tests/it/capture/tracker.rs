@@ -124,6 +124,11 @@ async fn every_kind_of_event() {
     // A cascade: the parent is gone for every trigger on the child, and its type is still known.
     execute(&mut connection, "delete from issues where id = 2").await;
     assert_eq!(types(&mut connection).await, ["epic.deleted", "epic.assignee.removed", "epic.cycle.removed"]);
+    let kept: i64 = sqlx::query_scalar("select count(*) from postrider.departed")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(kept, 1);
     execute(&mut connection, "update issues set deleted_at = now()").await;
     execute(&mut connection, "update issues set deleted_at = null").await;
     assert_eq!(types(&mut connection).await, ["workitem.deleted", "workitem.restored"]);

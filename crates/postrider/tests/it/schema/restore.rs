@@ -28,7 +28,7 @@ async fn a_schema_only_restore_works_at_once() {
     .fetch_one(&mut connection)
     .await
     .unwrap();
-    assert_eq!(never_called, 8, "six of our own, that of the sinks and that of parked events");
+    assert_eq!(never_called, 9, "six of our own, and those of sinks, parked events and failures of capture");
     let rows: i64 = sqlx::query_scalar(
         "select (select count(*) from postrider.identity) + (select count(*) from postrider.ring)",
     )
