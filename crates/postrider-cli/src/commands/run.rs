@@ -45,6 +45,12 @@ impl Run {
         let config = config::load(&self.source, &self.overrides)?;
         set_logs(&config)?;
         state(&config);
+        // A relay that carries nothing anywhere would be healthy for ever: the file is another one, most probably.
+        if config.relay.sinks.is_empty() {
+            return Err(Failure::configuration(
+                "there is no sink: declare one under `sinks` in postrider.yaml (`--config PATH` names another file), or say --to stdout",
+            ));
+        }
         if self.once {
             return once::run(config, self.patience.0).await;
         }

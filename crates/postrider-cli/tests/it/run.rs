@@ -425,3 +425,13 @@ async fn a_signal_that_comes_twice_is_one_wish() {
     assert_eq!(ids(&file).iter().collect::<BTreeSet<_>>().len(), 500);
     assert_eq!(ids(&file).len(), 500, "none twice");
 }
+
+/// In the wrong folder there is no file, and a relay without sinks would be healthy for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_without_a_sink_does_not_start() {
+    let world = World::new().await;
+    for words in [&["run", "--listen", "off"][..], &["run", "--once"]] {
+        let end = End::of(&mut world.postrider(words)).expect(78);
+        assert!(end.stderr.contains("there is no sink: declare one under `sinks`"), "{}", end.stderr);
+    }
+}

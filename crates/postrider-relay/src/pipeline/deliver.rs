@@ -87,6 +87,11 @@ impl Pipeline {
         self.window.unsettled() + self.retries.unresolved()
     }
 
+    /// With what is on its way just now: all that a crash would send twice.
+    pub(super) fn sent_and_unsettled(&self) -> usize {
+        self.in_flight() + self.sending.as_ref().map_or(0, |sending| sending.seqs.len())
+    }
+
     fn free(&self) -> usize {
         (self.settings.max_in_flight as usize).saturating_sub(self.in_flight())
     }

@@ -245,7 +245,8 @@ impl Pipeline {
                 None => State::Running,
             },
         };
-        self.telemetry.in_flight(self.in_flight());
+        let in_flight = self.sent_and_unsettled();
+        self.telemetry.in_flight(in_flight);
         self.telemetry.lanes(lanes.len());
         let shortened = self.reader.shortened();
         self.telemetry.shortened(shortened - std::mem::replace(&mut self.shortened, shortened));
@@ -253,7 +254,7 @@ impl Pipeline {
         self.tell(&state);
         self.face.turn(|status| {
             status.lanes = lanes;
-            status.in_flight = self.in_flight();
+            status.in_flight = in_flight;
             status.silence = self.reader.silence().map(|silence| silence.to_string());
             status.settled_position = self.reader.settled_position();
         });

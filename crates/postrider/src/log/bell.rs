@@ -12,6 +12,8 @@ use super::error::Result;
 use super::progress::parse_xid;
 
 const CHANNEL: &str = "postrider";
+/// Said by a reader that hands its lanes back: whoever stands by need not wait for its next heartbeat to find them.
+const FREED: &str = "lanes";
 const SELF_TEST: Duration = Duration::from_secs(1);
 
 /// Whether producers are asked to wake this reader.
@@ -58,6 +60,7 @@ impl fmt::Display for Silence {
 pub struct Bell {
     options: PgConnectOptions,
     ear: Ear,
+    freed: bool,
 }
 
 enum Ear {
@@ -81,7 +84,7 @@ impl Bell {
     /// Listens, and makes sure by a notification to itself that LISTEN is not deaf.
     pub async fn hang(options: &PgConnectOptions, connection: &mut PgConnection, hint: Hint) -> Result<Self> {
         let options = options.clone().application_name("postrider (listening)");
-        let bell = |ear| Self { options: options.clone(), ear };
+        let bell = |ear| Self { options: options.clone(), ear, freed: false };
         if hint == Hint::Off {
             return Ok(bell(Ear::Silent(Silence::Chosen)));
         }
@@ -107,6 +110,11 @@ impl Bell {
             Ear::Silent(silence) => Some(silence),
             Ear::Lost { .. } => Some(Silence::Lost),
         }
+    }
+
+    /// Whether somebody has handed lanes back since this was asked last.
+    pub fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed)
     }
 
     /// Makes sure that it still hears: a connection that nothing passes for long may be gone without a word. What was rung meanwhile
@@ -172,7 +180,12 @@ impl Bell {
                 self.ear = Ear::lost(0);
                 return Ok(Heard::Broken);
             };
-            if let Ok(ticket) = notification.payload().parse() {
+            if notification.payload() == FREED {
+                self.freed = true;
+                if highest.is_none() {
+                    return Ok(Heard::Nothing);
+                }
+            } else if let Ok(ticket) = notification.payload().parse() {
                 highest = highest.max(Some(ticket));
             }
         }
@@ -226,6 +239,16 @@ async fn hears_itself(listener: &mut PgListener, connection: &mut PgConnection) 
         }
     };
     Ok(tokio::time::timeout(SELF_TEST, heard).await.unwrap_or(Some(false)))
+}
+
+/// Tells whoever stands by that there are lanes to take, when the caller's transaction commits. A full queue would fail that commit.
+pub async fn say_freed(connection: &mut PgConnection) -> Result<()> {
+    sqlx::query("select pg_notify($1, $2) where pg_notification_queue_usage() < 0.75")
+        .bind(CHANNEL)
+        .bind(FREED)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Whether a ticket may be taken now: a full notification queue would fail the user's COMMIT.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use super::bell;
 use super::cursor::Cursor;
 use super::error::Result;
 use super::progress::{self, Tenure};
@@ -246,6 +247,7 @@ pub async fn release(connection: &mut PgConnection, reader: Uuid) -> Result<()> 
         .bind(reader)
         .execute(&mut *transaction)
         .await?;
+    bell::say_freed(&mut transaction).await?;
     transaction.commit().await?;
     Ok(())
 }

@@ -129,6 +129,9 @@ impl Link {
         report: &watch::Receiver<Report>,
     ) -> Result<bool> {
         let now = Instant::now();
+        if self.bell.take_freed() {
+            self.next_heartbeat = now;
+        }
         if now < self.next_heartbeat {
             return Ok(false);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::log::progress;
-use postrider::log::{Error, Settlement, lease};
+use postrider::log::{Error, ReaderOptions, Settlement, lease};
 use postrider_testkit::{PostgresServer, Settings, Version};
 use uuid::Uuid;
 
@@ -200,6 +200,24 @@ async fn a_reader_that_lost_its_lanes_lets_go_of_them() {
         }
     };
     tokio::time::timeout(PATIENCE, lets_go).await.expect("it holds on to lanes of another");
+}
+
+/// Whoever stands by hears of it, and does not wait for its next heartbeat, which is twenty seconds away.
+#[tokio::test]
+async fn lanes_that_are_handed_back_are_taken_at_once() {
+    let database = database().await;
+    let options = || ReaderOptions { lease: Duration::from_mins(1), alone: true, ..reading("handed over") };
+    let first = open(&database, options()).await;
+    let mut second = open(&database, options()).await;
+    assert_eq!((first.lanes().len(), second.lanes().len()), (16, 0));
+    first.close().await.unwrap();
+    let takes = async {
+        while second.lanes().is_empty() {
+            second.changed().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), takes).await.expect("it waits for its heartbeat");
+    assert_eq!(second.lanes().len(), 16);
 }
 
 #[tokio::test]
