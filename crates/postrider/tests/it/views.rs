@@ -213,7 +213,12 @@ async fn what_a_reader_says_of_itself_is_seen_while_it_lives() {
         ..Report::default()
     };
     reader.report(trouble("it is away"));
-    until(&mut connection, "select exists (select from postrider.relays where state = 'waiting')").await;
+    // What is in flight is told right after the heartbeat.
+    until(
+        &mut connection,
+        "select exists (select from postrider.relays where state = 'waiting' and in_flight = 2)",
+    )
+    .await;
     let (lanes, in_flight): (i32, i32) =
         sqlx::query_as("select cardinality(lanes), in_flight from postrider.relays")
             .fetch_one(&mut connection)
