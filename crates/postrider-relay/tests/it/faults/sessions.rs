@@ -28,7 +28,7 @@ async fn fault_29_timeouts_of_the_role_end_nothing_of_ours() {
     let probe = Probe::answering(|message| {
         if message.record.r#type.ends_with('7') && rand::random() { Answer::Refuse } else { Answer::Take }
     });
-    let retry = Retry { first: Duration::from_millis(5), max_attempts: 100, ..Retry::default() };
+    let retry = Retry { first: Duration::from_millis(5), factor: 1.0, max_attempts: 100, ..Retry::default() };
     let sinks = vec![SinkSettings { retry, ..sink("probe", probe.target()) }];
     let mut settings = settings(&database, sinks);
     settings.database = database.url_as(&role).parse().unwrap();

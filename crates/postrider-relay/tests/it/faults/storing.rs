@@ -87,7 +87,7 @@ async fn fault_30_a_default_of_serializable_fails_nobody() {
     let probe = Probe::answering(|message| {
         if message.record.r#type.ends_with('7') && rand::random() { Answer::Refuse } else { Answer::Take }
     });
-    let retry = Retry { first: Duration::from_millis(5), max_attempts: 100, ..Retry::default() };
+    let retry = Retry { first: Duration::from_millis(5), factor: 1.0, max_attempts: 100, ..Retry::default() };
     let relay = start(&database, vec![SinkSettings { retry, ..sink("probe", probe.target()) }]);
     let load = Load::start(&database.url(), 3);
     load.more(1000).await;
