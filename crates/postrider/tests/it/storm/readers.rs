@@ -22,7 +22,7 @@ pub(super) async fn mortal(storm: Arc<Storm>, receipts: Arc<Receipts>, number: u
         let Ok(batch) = tokio::time::timeout(GLANCE, reader.next()).await else { continue };
         let batch = batch.unwrap();
         for record in batch.records() {
-            receive(&receipts, number, record);
+            receive(&receipts, record);
         }
         if rng.random_bool(0.02) {
             // What was read ahead and not taken is nobody's yet: only the batch in hand can come twice.
@@ -71,7 +71,7 @@ pub(super) async fn steady(storm: Arc<Storm>, receipts: Arc<Receipts>) {
         let Ok(batch) = tokio::time::timeout(GLANCE, reader.next()).await else { continue };
         let batch = batch.unwrap();
         for record in batch.records() {
-            receive(&receipts, 0, record);
+            receive(&receipts, record);
         }
         reader.settle(&batch).await.unwrap();
     }
@@ -85,7 +85,9 @@ async fn born(storm: &Storm, page: u32) -> Reader {
     Reader::open(self::options(&storm.database).into(), options).await.unwrap()
 }
 
-fn receive(receipts: &Receipts, reader: u32, record: &Record) {
+/// All readers of a sink are one to the books. Whoever takes a lane over begins where all before is settled, thus
+/// received: also over handovers, and over readers who have not noticed theirs, a key's first receipts are in order.
+fn receive(receipts: &Receipts, record: &Record) {
     let n = record.payload.trim_start_matches("{\"n\" : ").trim_end_matches('}');
-    receipts.record(reader, record.id, record.key.as_deref().unwrap_or_default(), n.parse().unwrap());
+    receipts.record(0, record.id, record.key.as_deref().unwrap_or_default(), n.parse().unwrap());
 }
