@@ -38,13 +38,26 @@ $$;
 create or replace function postrider.base64(bytes bytea) returns text
     language sql immutable parallel safe return translate(encode(bytes, 'base64'), E'\n', '');
 
--- Fields of a row that came after its trigger was generated, each behind a comma; with `other` only those that differ there.
-create or replace function postrider.unknown_fields(captured json, known text[], other json default null) returns text
-    language sql stable set search_path = pg_catalog, pg_temp as $$
-    select coalesce(string_agg(',' || to_json(f.key) || ':' || f.value, ''), '')
-    from json_each(captured) f
-    where f.key <> all (known)
-      and (other is null or f.value::text is distinct from (other -> f.key)::text)
+-- Fields of a row that came after its trigger was generated, each behind a comma; if told so only those that differ in another
+-- row. Here nothing is known at generation time: the types are looked up, and every setting that changes a text is set.
+create or replace function postrider.unknown_fields(relation oid, known text[], captured record, other record, only_changed boolean) returns text
+    language plpgsql stable set search_path = pg_catalog, pg_temp set timezone = 'UTC' set intervalstyle = 'iso_8601'
+    set extra_float_digits = 1 set bytea_output = 'hex' set datestyle = 'ISO, MDY' as $$
+declare
+    row constant json := to_json(captured);
+    other_row constant json := to_json(other);
+begin
+    return (
+        select coalesce(string_agg(',' || to_json(f.key) || ':' || case
+                   when f.value::text <> 'null' and coalesce(nullif(t.typbasetype, 0), t.oid) = 'bytea'::regtype
+                   then to_json(postrider.base64((f.value #>> '{}')::bytea))::text
+                   else f.value::text end, ''), '')
+        from json_each(row) f
+        join pg_attribute a on a.attrelid = relation and a.attname = f.key
+        join pg_type t on t.oid = a.atttypid
+        where f.key <> all (known)
+          and (not only_changed or f.value::text is distinct from (other_row -> f.key)::text));
+end
 $$;
 
 -- Settings of the session as headers; null if there is none.
@@ -59,4 +72,12 @@ create or replace function postrider.record_failure(relation oid, operation text
     returns void language sql volatile set search_path = pg_catalog, pg_temp as $$
     insert into postrider.capture_failures (relation, operation, old_row, new_row, context, sqlstate, message)
     values (relation::regclass::text, operation, old_row, new_row, context, state, message)
+$$;
+
+-- Whether writes of this table, or of a partition of it, wait to be recorded.
+create or replace function postrider.has_failures(relation oid) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp as $$
+    select exists (
+        select from postrider.capture_failures f
+        where to_regclass(f.relation)::oid in (select has_failures.relation union all select t.relid from pg_partition_tree(has_failures.relation) t))
 $$;

@@ -241,7 +241,7 @@ pub fn script(install: &Install) -> String {
         String::from("-- The postrider schema. May be run again: what is there is kept.\nbegin;\n\n");
     for (name, value) in install.settings() {
         // A string literal of the server's own kind: only the quote has to be doubled.
-        let _ = writeln!(script, "select set_config('{name}', '{}', true);", value.replace('\'', "''"));
+        let _ = writeln!(script, "set local {name} = '{}';", value.replace('\'', "''"));
     }
     for text in [BEGIN, KEEP, ROLES].into_iter().chain(MIGRATIONS.iter().map(|(_, text)| *text)) {
         script += "\n";

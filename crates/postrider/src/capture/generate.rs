@@ -14,6 +14,9 @@ use super::shape::{Column, Shape};
 /// event must come second, and before the cascades of foreign keys.
 pub const TRIGGER: &str = "00_postrider";
 
+/// Numbers of columns, behind those that are known, among which a new column is looked for.
+const NUMBERS_AHEAD: i16 = 8;
+
 /// A string as SQL wants it.
 pub(super) fn literal(text: &str) -> String {
     let doubled = text.replace('\'', "''");
@@ -121,16 +124,24 @@ impl<'a> Generator<'a> {
         out.push_str("    kind text;\n    key text;\n    tenant text;\n    headers json;\n    data text;\n    payload json;\n");
         out.push_str("    event_id uuid;\n    slot smallint;\n    lane smallint;\n");
         let root = if self.shape.partitioned { "pg_partition_root(tg_relid)" } else { "tg_relid" };
+        // A column that came and went leaves its number behind: the next one that comes has a later number. Looking for so many
+        // costs a microsecond; a table that has lost more since is found by `plan` and by the relay's sweep all the same.
+        let next: Vec<String> = (0..NUMBERS_AHEAD)
+            .map(|ahead| {
+                let number = self.shape.next_attribute.saturating_add(ahead);
+                format!("has_column_privilege({root}, {number}::smallint, 'select')")
+            })
+            .collect();
         writeln!(
             out,
-            "    -- A column has come since this was generated.\n    grown constant boolean := has_column_privilege({root}, {}::smallint, 'select') is not null;",
-            self.shape.next_attribute
+            "    -- A column has come since this was generated.\n    grown constant boolean := coalesce({}) is not null;",
+            next.join(", ")
         )?;
         for (name, _) in self.settings() {
             writeln!(out, "    was_{name} constant text := current_setting('{name}');")?;
         }
         if let Some(parent) = &self.table.parent {
-            writeln!(out, "    parent {};", parent.table)?;
+            writeln!(out, "    parent {0};\n    parent_key {0}.{1}%type;", parent.table, parent.column)?;
         }
         Ok(())
     }
@@ -163,7 +174,7 @@ impl<'a> Generator<'a> {
         }
         writeln!(
             out,
-            "            if grown and old *<> new then\n                declare\n                    unknown constant text := postrider.unknown_fields(to_json(old), {}, to_json(new));\n                begin\n                    previous := previous || unknown;\n                    changed := changed or unknown <> '';\n                end;\n            end if;",
+            "            if grown and old *<> new then\n                declare\n                    unknown constant text := postrider.unknown_fields(tg_relid, {}, old, new, true);\n                begin\n                    previous := previous || unknown;\n                    changed := changed or unknown <> '';\n                end;\n            end if;",
             self.known()
         )?;
         let update = verbs.update.as_ref().map(|verb| literal(verb));
@@ -241,9 +252,10 @@ impl<'a> Generator<'a> {
         }
         out.push_str("            begin\n");
         if let Some(parent) = &table.parent {
+            // By way of a variable: inside the query a column of the parent would come before one of the row.
             writeln!(
                 out,
-                "                select p.* into parent from {0} p where p.{1} = ({2});\n                if not found then\n                    select (json_populate_record(null::{0}, d.departed)).* into parent from postrider.departed d\n                    where d.xid = pg_current_xact_id() and d.relation = {3}::regclass and d.key = ({2})::text;\n                end if;",
+                "                capture.parent_key := ({2}\n);\n                select p.* into parent from {0} p where p.{1} = capture.parent_key;\n                if not found then\n                    select (json_populate_record(null::{0}, d.departed)).* into parent from postrider.departed d\n                    where d.xid = pg_current_xact_id() and d.relation = {3}::regclass and d.key = capture.parent_key::text;\n                end if;",
                 parent.table,
                 parent.column,
                 parent.on,
@@ -251,12 +263,12 @@ impl<'a> Generator<'a> {
             )?;
         }
         let kind = table.r#type.as_ref().map_or_else(|| literal(&table.entity), |kind| format!("({kind}\n)"));
-        writeln!(out, "                kind := {kind};")?;
-        writeln!(out, "                key := ({}\n);", self.key)?;
+        writeln!(out, "                capture.kind := {kind};")?;
+        writeln!(out, "                capture.key := ({}\n);", self.key)?;
         if let Some(tenant) = &table.tenant {
-            writeln!(out, "                tenant := ({tenant}\n);")?;
+            writeln!(out, "                capture.tenant := ({tenant}\n);")?;
         }
-        writeln!(out, "                data := {};", self.data())?;
+        writeln!(out, "                capture.data := {};", self.data())?;
         if !table.headers.is_empty() || !table.context.is_empty() {
             let mut pairs: Vec<String> = Vec::new();
             for (name, expression) in &table.headers {
@@ -272,15 +284,17 @@ impl<'a> Generator<'a> {
             }
             writeln!(
                 out,
-                "                headers := json_strip_nulls(json_build_object({}));",
+                "                capture.headers := json_strip_nulls(json_build_object({}));",
                 pairs.join(", ")
             )?;
-            out.push_str("                if headers::text = '{}' then headers := null; end if;\n");
+            out.push_str(
+                "                if capture.headers::text = '{}' then capture.headers := null; end if;\n",
+            );
         }
         out.push_str("            end;\n");
         writeln!(
             out,
-            "            if grown then\n                data := left(data, -1) || postrider.unknown_fields(to_json(captured), {}) || '}}';\n            end if;",
+            "            if grown then\n                data := left(data, -1) || postrider.unknown_fields(tg_relid, {}, captured, captured, false) || '}}';\n            end if;",
             self.known()
         )?;
         out.push_str("        end if;\n");
@@ -316,6 +330,14 @@ impl<'a> Generator<'a> {
     fn append(&self, out: &mut String, record: bool) -> std::fmt::Result {
         let entity = literal(&self.table.entity);
         out.push_str("    if tg_op = 'TRUNCATE' then\n");
+        if self.handled {
+            // It must not overtake the writes before it that still wait.
+            writeln!(
+                out,
+                "        if postrider.has_failures(tg_relid) then\n            perform postrider.record_failure(tg_relid, tg_op, null, null, {}, '55000', 'writes before it wait to be recorded');\n            return null;\n        end if;",
+                self.context()
+            )?;
+        }
         writeln!(
             out,
             "        verbs := array['truncated'];\n        kind := {entity};\n        data := null;"
@@ -355,14 +377,19 @@ impl<'a> Generator<'a> {
 
     /// Keeps what recording the event later takes.
     fn keep_failure(&self) -> String {
+        format!(
+            "perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), {}, sqlstate, sqlerrm)",
+            self.context()
+        )
+    }
+
+    /// The settings of the session that are part of an event.
+    fn context(&self) -> String {
         let settings: Vec<String> = std::iter::once("postrider.context")
             .chain(self.table.context.iter().map(String::as_str))
             .map(|name| format!("{0}, current_setting({0}, true)", literal(name)))
             .collect();
-        format!(
-            "perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), json_build_object({}), sqlstate, sqlerrm)",
-            settings.join(", ")
-        )
+        format!("json_build_object({})", settings.join(", "))
     }
 
     fn ident(&self, name: &str) -> &str {

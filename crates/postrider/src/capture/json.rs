@@ -31,6 +31,8 @@ pub(super) fn settings(columns: &[Column]) -> Vec<(&'static str, &'static str)> 
     }
     if any(&[]) {
         settings.push(("bytea_output", "hex"));
+        // What is inside a range is written as text.
+        settings.push(("datestyle", "ISO, MDY"));
     }
     settings
 }

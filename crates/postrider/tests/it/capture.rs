@@ -1,6 +1,8 @@
 //! Captured tables: every committed change of a row becomes a precise event.
 
 mod bypass;
+mod paths;
+mod shadow;
 mod tracker;
 
 use postrider::capture::{self, OnFailure, Table};

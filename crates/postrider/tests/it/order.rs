@@ -12,7 +12,8 @@ use crate::support::{database, database_with_one_lane, emit, run};
 /// Sessions that take their xid at any time, write a key under its row lock, and commit at any time.
 #[tokio::test]
 async fn fault_18_ten_thousand_random_interleavings_keep_the_order_of_every_key() {
-    const STEPS: u32 = 10_000;
+    // Each of them is woven into those of three other sessions and into the rounds of a reader.
+    let transactions = if std::env::var_os("POSTRIDER_SOAK").is_some() { 100_000 } else { 10_000 };
     let database = database().await;
     let mut rng = Seed::from_env_or_random("fault 18").rng();
     let mut admin = database.connect().await.unwrap();
@@ -31,7 +32,8 @@ async fn fault_18_ten_thousand_random_interleavings_keep_the_order_of_every_key(
             seen += 1;
         }
     };
-    for _ in 0..STEPS {
+    let mut ended = 0;
+    while ended < transactions {
         let (session, open) = &mut sessions[rng.random_range(0..4)];
         match (*open, rng.random_range(0..8)) {
             (false, 0..5) => {
@@ -54,6 +56,7 @@ async fn fault_18_ten_thousand_random_interleavings_keep_the_order_of_every_key(
             (true, 4..7) => {
                 run(session, if rng.random_bool(0.8) { "commit" } else { "rollback" }).await;
                 *open = false;
+                ended += 1;
             }
             _ => {
                 let round = reader.peek().await;

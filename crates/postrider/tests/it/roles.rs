@@ -47,7 +47,7 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         "lanes" | "max_payload" | "schema_version" => [true; 4],
         "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
         | "checked_context" | "join_headers" | "ring_bell" | "remember_departed" | "base64"
-        | "unknown_fields" | "captured_headers" | "record_failure" => [false; 4],
+        | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" => [false; 4],
         _ => return None,
     })
 }

@@ -200,6 +200,24 @@ async fn what_only_the_database_knows_is_shown() {
     drop(open);
 }
 
+/// What waits for an open transaction waits for nothing else, and its age is on the page.
+#[tokio::test]
+async fn fault_14_the_age_of_an_open_transaction_is_shown() {
+    let database = log_with_backlog().await;
+    let world = World::over(&database.url()).await;
+    let age = "postrider_oldest_transaction_age_seconds{kind=\"session\"}";
+    let mut open = database.connect().await.unwrap();
+    sqlx::raw_sql("begin; select postrider.emit('late', '{}', key => 'k'); select pg_sleep(1.1)")
+        .execute(&mut open)
+        .await
+        .unwrap();
+    let (_, page) = world.get("/metrics").await;
+    assert!(value(&page, age) > 1.0, "{page}");
+    sqlx::raw_sql("commit").execute(&mut open).await.unwrap();
+    let (_, page) = world.get("/metrics").await;
+    assert_eq!(sample(&page, "postrider_backlog_events{sink=\"web\"}"), "3", "it was never skipped");
+}
+
 #[tokio::test]
 async fn a_part_that_cannot_be_asked_spoils_only_itself() {
     let database = log_with_backlog().await;

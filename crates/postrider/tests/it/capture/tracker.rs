@@ -5,8 +5,9 @@ use serde_json::json;
 
 use super::{captured, events, execute, types};
 
-const TABLES: &str = "
-    create table public.issues (id int primary key, name text not null, state_id int, type_id int, workspace_id int, project_id int,
+pub const TABLES: &str = "
+    create table public.projects (id int primary key);
+    create table public.issues (id int primary key, name text not null, state_id int, type_id int, workspace_id int, project_id int references projects on delete cascade,
         sort_order float8, description text, updated_at timestamptz, deleted_at timestamptz);
     create table public.issue_assignees (id int primary key, issue_id int not null references issues on delete cascade, assignee_id int not null,
         deleted_at timestamptz);
@@ -26,6 +27,10 @@ fn verbs(insert: &str, update: Option<&str>, delete: &str) -> Verbs {
     }
 }
 
+fn context() -> Vec<String> {
+    vec!["app.initiator_id".to_owned(), "app.initiator_type".to_owned()]
+}
+
 fn child(table: &str, entity: &str, verbs: Verbs) -> Table {
     Table {
         r#type: Some(PARENTS_KIND.to_owned()),
@@ -36,11 +41,13 @@ fn child(table: &str, entity: &str, verbs: Verbs) -> Table {
             on: "issue_id".to_owned(),
         }),
         verbs,
+        headers: [("project_id".to_owned(), "parent.project_id".to_owned())].into(),
+        context: context(),
         ..Table::new(table, entity)
     }
 }
 
-fn declared() -> Vec<Table> {
+pub fn declared() -> Vec<Table> {
     let state = Change { verb: "state.updated".to_owned(), beside: false };
     let issues = Table {
         r#type: Some(KIND.to_owned()),
@@ -51,7 +58,7 @@ fn declared() -> Vec<Table> {
         omit: vec!["description".to_owned()],
         ignore: vec!["sort_order".to_owned(), "updated_at".to_owned(), "description".to_owned()],
         headers: [("project_id".to_owned(), "project_id".to_owned())].into(),
-        context: vec!["app.initiator_id".to_owned(), "app.initiator_type".to_owned()],
+        context: context(),
         extra: [(
             "assignee_ids".to_owned(),
             "array(select a.assignee_id from public.issue_assignees a where a.issue_id = issues.id order by 1)"

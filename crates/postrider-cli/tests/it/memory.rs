@@ -1,0 +1,67 @@
+//! What a relay takes of the machine's memory.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::support::postrider_on;
+use crate::world::{ask, installed, run};
+
+/// The most memory a process has had, in kB; nothing when it has ended.
+fn peak(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// Delivers everything to `null` by a new sink, and answers the most memory that took, in kB.
+async fn drain(url: &str, folder: &std::path::Path, sink: &str) -> u64 {
+    let config = folder.join(format!("{sink}.yaml"));
+    std::fs::write(
+        &config,
+        format!("sinks: {{ {sink}: {{ null: {{}}, start: earliest }} }}\nhttp: {{ listen: \"off\" }}\n"),
+    )
+    .unwrap();
+    let mut child = postrider_on(url, &["run", "--once", "--config", config.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut most = 0;
+    let status = loop {
+        most = most.max(peak(child.id()).unwrap_or_default());
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert!(status.success(), "{status}");
+    most
+}
+
+#[tokio::test]
+async fn fault_38_a_huge_transaction_takes_no_more_memory_than_many_small_ones() {
+    let events = if std::env::var_os("POSTRIDER_SOAK").is_some() { 1_000_000 } else { 100_000 };
+    let database = installed().await;
+    let folder = std::env::temp_dir().join(format!("postrider-memory-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    run(&database, "select postrider.emit('one', '{}', key => 'k')").await;
+    let idle = drain(&database.url(), &folder, "one").await;
+    run(
+        &database,
+        format!(
+            "select count(postrider.emit('huge', json_build_object('n', n, 'text', repeat('x', 500)), key => (n % 97)::text))
+             from generate_series(1, {events}) n"
+        ),
+    )
+    .await;
+    assert_eq!(
+        ask(&database, "select count(distinct xid) from postrider.events where type = 'huge'").await,
+        "1"
+    );
+    let huge = drain(&database.url(), &folder, "huge").await;
+    std::fs::remove_dir_all(&folder).unwrap();
+    // The payloads alone are 50 MB here; a relay that took a transaction whole would hold them several times over.
+    assert!(
+        huge < idle + 40_000,
+        "{huge} kB for one transaction of {events} events, {idle} kB for one event"
+    );
+}
