@@ -46,14 +46,14 @@ enum Write {
     Delete,
 }
 
-fn issue(n: i32, name: &str, state: i32, deleted: Value, assignees: &[i32]) -> Value {
+fn issue(n: i32, name: &str, state: i32, deleted: Option<&str>, assignees: &[i32]) -> Value {
     json!({
         "id": n, "name": name, "state_id": state, "type_id": if n == 1 { Value::Null } else { json!(5) }, "workspace_id": 9,
         "project_id": 4, "sort_order": 1.5, "updated_at": null, "deleted_at": deleted, "assignee_ids": assignees
     })
 }
 
-fn assignee(n: i32, deleted: Value) -> Value {
+fn assignee(n: i32, deleted: Option<&str>) -> Value {
     json!({"id": n, "issue_id": n, "assignee_id": 70, "deleted_at": deleted})
 }
 
@@ -72,13 +72,13 @@ fn cases() -> Vec<Case> {
     let nothing: fn(i32) -> Value = |_| json!({});
     let case = |verb, how, table, write, data, previous| Case { verb, how, table, write, data, previous };
     vec![
-        case("created", "", "issues", Write::Insert, |n| issue(n, "new", 1, Value::Null, &[]), nothing),
+        case("created", "", "issues", Write::Insert, |n| issue(n, "new", 1, None, &[]), nothing),
         case(
             "updated",
             "",
             "issues",
             Write::Update("name = 'changed'"),
-            |n| issue(n, "changed", 1, Value::Null, &[70]),
+            |n| issue(n, "changed", 1, None, &[70]),
             |_| json!({"name": "new"}),
         ),
         case(
@@ -86,32 +86,25 @@ fn cases() -> Vec<Case> {
             "",
             "issues",
             Write::Update("state_id = 3"),
-            |n| issue(n, "new", 3, Value::Null, &[70]),
+            |n| issue(n, "new", 3, None, &[70]),
             |_| json!({"state_id": 1}),
         ),
-        case(
-            "deleted",
-            "by DELETE",
-            "issues",
-            Write::Delete,
-            |n| issue(n, "new", 1, Value::Null, &[70]),
-            nothing,
-        ),
+        case("deleted", "by DELETE", "issues", Write::Delete, |n| issue(n, "new", 1, None, &[70]), nothing),
         case(
             "deleted",
             "softly",
             "issues",
             Write::Update(SOFTLY),
-            |n| issue(n, "new", 1, json!(DELETED), &[70]),
+            |n| issue(n, "new", 1, Some(DELETED), &[70]),
             |_| json!({"deleted_at": null}),
         ),
-        case("assignee.added", "", "issue_assignees", Write::Insert, |n| assignee(n, Value::Null), nothing),
+        case("assignee.added", "", "issue_assignees", Write::Insert, |n| assignee(n, None), nothing),
         case(
             "assignee.removed",
             "by DELETE",
             "issue_assignees",
             Write::Delete,
-            |n| assignee(n, Value::Null),
+            |n| assignee(n, None),
             nothing,
         ),
         case(
@@ -119,7 +112,7 @@ fn cases() -> Vec<Case> {
             "softly",
             "issue_assignees",
             Write::Update(SOFTLY),
-            |n| assignee(n, json!(DELETED)),
+            |n| assignee(n, Some(DELETED)),
             |_| json!({"deleted_at": null}),
         ),
         case("comment.created", "", "issue_comments", Write::Insert, |n| comment(n, "hello"), nothing),
@@ -237,22 +230,24 @@ fn statements(case: &Case, path: &str, version: Version) -> Result<Vec<String>, 
 
 /// The tables as they are before a cell, and no events.
 async fn reset(connection: &mut PgConnection, case: &Case) {
-    let mut script = "delete from cycle_issues; delete from issue_comments; delete from issue_assignees; delete from issues;
-        delete from projects; insert into projects values (4);"
-        .to_owned();
-    let tables = ["issues", "issue_assignees", "issue_comments", "cycle_issues"];
-    for table in tables {
+    let mut script = vec![
+        "delete from cycle_issues; delete from issue_comments; delete from issue_assignees; delete from issues;
+         delete from projects; insert into projects values (4)"
+            .to_owned(),
+    ];
+    let creates_issues = case.table == "issues" && matches!(case.write, Write::Insert);
+    for table in ["issues", "issue_assignees", "issue_comments", "cycle_issues"] {
         let written_by_the_case = table == case.table && matches!(case.write, Write::Insert);
         // Nobody is assigned to an issue that does not exist.
-        let impossible = case.table == "issues" && matches!(case.write, Write::Insert);
-        if !written_by_the_case && !impossible {
+        if !written_by_the_case && !creates_issues {
             for n in [1, 2] {
                 let (columns, values) = row(table, n);
-                script += &format!("insert into {table} ({columns}) values ({values});");
+                script.push(format!("insert into {table} ({columns}) values ({values})"));
             }
         }
     }
-    execute(connection, &format!("{script} truncate postrider.events")).await;
+    script.push("truncate postrider.events".to_owned());
+    execute(connection, &script.join("; ")).await;
 }
 
 async fn write(connection: &mut PgConnection, case: &Case, statement: &str) {

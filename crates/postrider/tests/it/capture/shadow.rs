@@ -68,7 +68,7 @@ async fn step(connection: &mut PgConnection, rng: &mut StdRng, subject: &mut Sub
             execute(connection, if rng.random_bool(0.7) { "commit" } else { "rollback" }).await;
         }
         34..37 => {
-            execute(connection, &format!("set {}", SETTINGS[rng.random_range(0..SETTINGS.len())])).await
+            execute(connection, &format!("set {}", SETTINGS[rng.random_range(0..SETTINGS.len())])).await;
         }
         37 => {
             let field = subject.grow(rng);
