@@ -11,6 +11,7 @@ mod generated;
 mod http;
 mod init;
 mod manners;
+mod once;
 mod readme;
 mod rebase;
 mod run;
