@@ -120,7 +120,7 @@ impl Pipeline {
                 }
                 Happened::Delivered(delivery) => self.on_delivery(*delivery),
                 Happened::Settled(settled) => self.on_settled(settled)?,
-                Happened::Errand(done) => self.on_errand(done),
+                Happened::Errand(done) => self.on_errand(done)?,
                 Happened::Nothing => {}
             }
         }

@@ -35,8 +35,8 @@ enum Command {
     Resume(Name),
     /// Give up what a sink has not been sent, and everything known about it
     ///
-    /// Without --yes it says what would be lost, and exits with 2. A relay that is still configured to feed the sink would create it
-    /// again: take it out of the configuration first.
+    /// Without --yes it says what would be lost, and exits with 2. A relay that is still configured to feed the sink creates it again,
+    /// where its start says: take it out of the configuration first.
     Forget(Forget),
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use postrider::log::Record;
+use postrider::log::error::Result;
 use postrider::log::parking::{Attempt, Due};
+use postrider::log::{Error, Record};
 use uuid::Uuid;
 
 use super::errand::{self, Errand};
@@ -208,7 +209,7 @@ impl Pipeline {
         (self.is_strict() && !unknown.is_empty()).then_some(unknown)
     }
 
-    pub(super) fn on_errand(&mut self, done: postrider::log::error::Result<Errand>) {
+    pub(super) fn on_errand(&mut self, done: Result<Errand>) -> Result<()> {
         if done.is_ok() {
             self.retries.failures = 0;
         }
@@ -216,6 +217,10 @@ impl Pipeline {
             Ok(Errand::News { paused, due_in }) => {
                 self.paused = paused;
                 self.retries.look_in(due_in);
+            }
+            // The reader begins anew, and creates it.
+            Ok(Errand::Forgotten) => {
+                return Err(Error::SinkForgotten { sink: self.settings.name.clone() });
             }
             Ok(Errand::Due(due)) => {
                 // Kept until the outcome is stored: nobody else may try them meanwhile.
@@ -249,6 +254,7 @@ impl Pipeline {
                     Instant::now() + backoff::pause(&backoff::RECONNECT, self.retries.failures);
             }
         }
+        Ok(())
     }
 
     /// Events were delivered that a failover has taken back.

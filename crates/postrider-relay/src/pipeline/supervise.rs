@@ -165,6 +165,11 @@ async fn once(
     let Pipeline { outlet, remembered, recent, doubtful, retries, reader, .. } = pipeline;
     let complaint = std::mem::take(&mut kept.complaint);
     *kept = Kept { outlet, remembered, recent, doubtful, attempts: retries.into_attempts(), complaint };
+    if matches!(ended, Err(Error::SinkForgotten { .. })) {
+        // With the sink everything is forgotten that was known of its events.
+        let (outlet, complaint) = (kept.outlet.take(), std::mem::take(&mut kept.complaint));
+        *kept = Kept { outlet, complaint, ..Kept::default() };
+    }
     if ended.is_ok()
         && let Err(error) = reader.close().await
     {
