@@ -87,7 +87,8 @@ struct Pipeline {
     /// How often in a row the sink was unavailable, and until when it is left alone.
     failures: u32,
     rests_until: Option<Instant>,
-    paused: bool,
+    /// Whether somebody paused it; `None` until the database was asked for the first time.
+    paused: Option<bool>,
     /// Why nothing can be stored just now.
     trouble: Option<String>,
     /// Whether anything was stored since it began.

@@ -9,8 +9,9 @@ alter table postrider.sinks
 -- What a reader says of itself comes with its heartbeat, and is worth as much: with an expired one it is history.
 alter table postrider.readers
     add column if not exists heard_at timestamptz not null default clock_timestamp(),
-    -- failed: it cannot read, and gets no lanes.
-    add column if not exists state text not null default 'running' check (state in ('running', 'waiting', 'disconnected', 'failed')),
+    -- paused: it has noticed that somebody paused the sink, and sends nothing any more. failed: it cannot read, and gets no lanes.
+    add column if not exists state text not null default 'running'
+        check (state in ('running', 'waiting', 'paused', 'disconnected', 'failed')),
     add column if not exists since timestamptz not null default clock_timestamp(),
     add column if not exists trouble text;
 

@@ -33,7 +33,8 @@ impl Pipeline {
     /// Sends what is due again, else what comes next, if anything may be sent now.
     pub(super) fn start_delivery(&mut self) {
         let rests = self.rests_until.is_some_and(|until| Instant::now() < until);
-        if self.outlet.is_none() || rests || self.paused || self.is_draining() {
+        // Nothing before it is known that the sink is not paused: whoever paused it was told that nothing arrives any more.
+        if self.outlet.is_none() || rests || self.paused != Some(false) || self.is_draining() {
             return;
         }
         let Some(work) = self.next_work() else { return };

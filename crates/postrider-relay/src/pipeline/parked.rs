@@ -173,7 +173,7 @@ impl Pipeline {
             self.retries.news_at = now + NEWS;
             let lanes = self.retry_lanes().into_keys().collect();
             self.errand = Some(errand::news(desk, holder, lanes));
-        } else if !self.retries.is_busy() && !self.paused && self.retries.look_at.is_some_and(|at| now >= at)
+        } else if !self.retries.is_busy() && self.paused == Some(false) && self.retries.look_at.is_some_and(|at| now >= at)
         {
             self.retries.look_at = None;
             self.errand = Some(self.fetch_due());
@@ -215,7 +215,7 @@ impl Pipeline {
         }
         match done {
             Ok(Errand::News { paused, due_in }) => {
-                self.paused = paused;
+                self.paused = Some(paused);
                 self.retries.look_in(due_in);
             }
             // The reader begins anew, and creates it.

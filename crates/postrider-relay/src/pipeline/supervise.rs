@@ -145,7 +145,7 @@ async fn once(
         errand: None,
         failures: 0,
         rests_until: None,
-        paused: false,
+        paused: None,
         trouble: None,
         has_settled: false,
         shortened: 0,
@@ -236,7 +236,7 @@ impl Pipeline {
         self.desk.follow();
         let lanes = self.reader.lanes();
         let state = match self.face.state() {
-            _ if self.paused => State::Paused,
+            _ if self.paused == Some(true) => State::Paused,
             waiting @ State::Waiting { .. } if self.failures > 0 => waiting,
             // What keeps the reader from connecting is newer than what kept a settling from being stored.
             _ => match self
