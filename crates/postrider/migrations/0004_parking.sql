@@ -61,3 +61,17 @@ create index if not exists parked_due on postrider.parked (sink, lane, next_atte
 create index if not exists parked_key on postrider.parked (sink, destination, key, place);
 create index if not exists parked_place on postrider.parked (place);
 create index if not exists parked_dead on postrider.parked (sink, parked_at) where state = 'dead';
+
+-- What became of events that are not parked any more: the log alone knows only that the cursor went past them. Kept for as long as the
+-- log has them, and swept with it.
+create table if not exists postrider.unparked (
+    sink        integer     not null references postrider.sinks on delete cascade,
+    destination text        not null,
+    id          uuid        not null,
+    fate        text        not null check (fate in ('delivered', 'filtered', 'discarded')),
+    ended_at    timestamptz not null default clock_timestamp(),
+    primary key (id, sink, destination)
+);
+create index if not exists unparked_age on postrider.unparked (ended_at);
+-- For those who forget a sink.
+create index if not exists unparked_sink on postrider.unparked (sink);

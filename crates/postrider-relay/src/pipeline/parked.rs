@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use postrider::log::error::Result;
-use postrider::log::parking::{Attempt, Due};
+use postrider::log::parking::{Attempt, Due, Tried};
 use postrider::log::{Error, Record};
 use uuid::Uuid;
 
@@ -173,7 +173,9 @@ impl Pipeline {
             self.retries.news_at = now + NEWS;
             let lanes = self.retry_lanes().into_keys().collect();
             self.errand = Some(errand::news(desk, holder, lanes));
-        } else if !self.retries.is_busy() && self.paused == Some(false) && self.retries.look_at.is_some_and(|at| now >= at)
+        } else if !self.retries.is_busy()
+            && self.paused == Some(false)
+            && self.retries.look_at.is_some_and(|at| now >= at)
         {
             self.retries.look_at = None;
             self.errand = Some(self.fetch_due());
@@ -281,16 +283,16 @@ impl Pipeline {
     pub(super) fn on_retried(&mut self, due: &[Due], sent: Vec<Sent>) {
         self.retries.trying = false;
         for (due, sent) in due.iter().zip(sent) {
-            let refused = match sent {
+            let outcome = match sent {
                 Sent::Delivered => {
                     self.face.on_delivered(1);
-                    None
+                    Tried::Delivered
                 }
-                Sent::Filtered => None,
-                Sent::Refused(refusal) => Some(self.refused(&refusal, due.attempts + 1)),
+                Sent::Filtered => Tried::Filtered,
+                Sent::Refused(refusal) => Tried::Refused(self.refused(&refusal, due.attempts + 1)),
                 Sent::Behind | Sent::Unsent => continue,
             };
-            self.retries.attempts.push(Attempt { id: due.record.id, refused });
+            self.retries.attempts.push(Attempt { id: due.record.id, outcome });
         }
         if self.retries.attempts.is_empty() {
             self.reader.keep(BTreeSet::new());

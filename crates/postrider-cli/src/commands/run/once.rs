@@ -104,12 +104,7 @@ impl Question {
         let now = Instant::now();
         if self.delivered != sink.delivered && !seems_done {
             // It moves by our own hands.
-            *self = Self {
-                delivered: sink.delivered,
-                pause: STEP,
-                at: Some(now + STEP),
-                ..Self::default()
-            };
+            *self = Self { delivered: sink.delivered, pause: STEP, at: Some(now + STEP), ..Self::default() };
             return false;
         }
         if self.at.is_some_and(|at| now < at) {
