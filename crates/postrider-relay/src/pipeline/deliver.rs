@@ -190,10 +190,13 @@ impl Pipeline {
         self.telemetry.unavailable(unavailable.kind);
         let pause = backoff::pause(&backoff::RECONNECT, self.failures);
         self.rests_until = Some(Instant::now() + unavailable.retry_after.unwrap_or(pause));
-        let reason = chain(unavailable);
+        // The kind is told beside it.
+        let reason = chain(&*unavailable.source);
+        let what = unavailable.kind.policy().what;
         let advice = unavailable.kind.policy().advice;
         tracing::warn!(
             sink = self.settings.name,
+            what,
             reason,
             advice,
             attempt = self.failures,

@@ -157,10 +157,7 @@ async fn is_done(connection: &mut PgConnection, sink: &SinkStatus, goal: i64) ->
 
 fn reason(sink: &SinkStatus) -> Option<String> {
     match &sink.state {
-        State::Waiting { reason, .. } | State::Disconnected { reason } | State::Failed { reason } => {
-            Some(format!("sink {:?}: {reason}", sink.name))
-        }
         State::Paused => Some(format!("sink {:?} is paused", sink.name)),
-        _ => None,
+        state => Some(format!("sink {:?}: {}", sink.name, state.trouble()?)),
     }
 }
