@@ -40,6 +40,7 @@ pub(crate) use finding::{Finding, Report};
 pub(crate) use layers::{Overrides, Source};
 pub(crate) use schema::published as schema;
 pub(crate) use show::Shown;
+pub(crate) use sinks::file_of;
 
 use crate::exit::Exit;
 use crate::failure::Failure;

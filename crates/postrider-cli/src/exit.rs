@@ -30,7 +30,7 @@ Exit status:
    1  failed
    2  differences or trouble found
   64  wrong usage
-  69  unavailable: the database cannot be reached, or a sink with run --once
+  69  unavailable: the database cannot be reached, or a sink (with run --once, or gone for good)
   78  wrong configuration: the address, a setting, a password";
 
 impl From<Exit> for ExitCode {

@@ -67,6 +67,11 @@ impl Jq {
     }
 }
 
+/// Whether an expression can be compiled.
+pub(crate) fn check(key: &'static str, code: &str) -> Result<(), PrepareError> {
+    compile::compile(key, code).map(|_| ())
+}
+
 /// `{id, type, entity, key, tenant, payload, headers, created_at}` as text, or why an expression does not get to see it.
 fn input(record: &Record) -> Result<Vec<u8>, String> {
     let headers = record.headers.as_deref().unwrap_or("{}");

@@ -87,7 +87,8 @@ struct Pipeline {
     /// How often in a row the sink was unavailable, and until when it is left alone.
     failures: u32,
     rests_until: Option<Instant>,
-    paused: bool,
+    /// Whether somebody paused it; `None` until the database was asked for the first time.
+    paused: Option<bool>,
     /// Why nothing can be stored just now.
     trouble: Option<String>,
     /// Whether anything was stored since it began.
@@ -120,7 +121,7 @@ impl Pipeline {
                 }
                 Happened::Delivered(delivery) => self.on_delivery(*delivery),
                 Happened::Settled(settled) => self.on_settled(settled)?,
-                Happened::Errand(done) => self.on_errand(done),
+                Happened::Errand(done) => self.on_errand(done)?,
                 Happened::Nothing => {}
             }
         }

@@ -9,6 +9,8 @@ use crate::sink::{RefusalKind, UnavailableKind};
 pub enum Action {
     /// The sink waits with growing pauses; nothing is written, the log is the buffer.
     Wait,
+    /// The relay ends: no waiting brings the sink back.
+    End,
     /// The event is parked and tried again on the sink's schedule.
     Park,
 }
@@ -36,8 +38,15 @@ const fn park(code: &'static str, what: &'static str, advice: &'static str) -> P
 
 impl UnavailableKind {
     /// Every kind there is.
-    pub const ALL: [Self; 6] =
-        [Self::Connection, Self::Timeout, Self::Blocked, Self::Forbidden, Self::Missing, Self::Full];
+    pub const ALL: [Self; 7] = [
+        Self::Connection,
+        Self::Timeout,
+        Self::Blocked,
+        Self::Forbidden,
+        Self::Missing,
+        Self::Full,
+        Self::Gone,
+    ];
 
     /// What is done about it.
     pub const fn policy(self) -> Policy {
@@ -70,6 +79,14 @@ impl UnavailableKind {
             Self::Full => {
                 wait("full", "the sink has no room left", "make room there; delivery goes on by itself")
             }
+            Self::Gone => Policy {
+                action: Action::End,
+                ..wait(
+                    "gone",
+                    "who took the events is gone for good",
+                    "start the relay again where somebody takes them; what was not settled comes again",
+                )
+            },
         }
     }
 }

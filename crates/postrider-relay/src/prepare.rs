@@ -3,7 +3,7 @@
 use postrider::log::Record;
 
 use crate::envelope::{self, Envelope, Event};
-use crate::jq::{Jq, Verdict};
+use crate::jq::{self, Jq, Verdict};
 use crate::json;
 use crate::route::Template;
 use crate::settings::SinkSettings;
@@ -32,24 +32,26 @@ pub struct Preparer {
 impl Preparer {
     /// Compiles the expressions and templates of a sink.
     pub fn new(settings: &SinkSettings) -> Result<Self, PrepareError> {
-        let target = settings.target.clone();
-        let route = match settings.route.as_deref() {
-            Some(_) if !target.has_destinations() => {
-                let kind = target.kind();
-                return Err(PrepareError {
-                    key: "route",
-                    message: format!("a {kind} sink has one destination, itself; take the route out"),
-                });
-            }
-            Some(route) => Some(route),
-            None => Some(target.default_route()).filter(|route| !route.is_empty()),
-        };
         Ok(Self {
             jq: Jq::new(settings.filter.as_deref(), settings.transform.as_deref())?,
-            route: route.map(Template::parse).transpose()?,
+            route: route(settings)?,
             envelope: envelope::envelope(settings.envelope, &settings.source)?,
-            target,
+            target: settings.target.clone(),
         })
+    }
+
+    /// Everything that keeps a sink's expressions and templates from being compiled, where [`Preparer::new`] stops at the first.
+    pub fn objections(settings: &SinkSettings) -> Vec<PrepareError> {
+        let expression = |key, code: &Option<String>| jq::check(key, code.as_deref()?).err();
+        [
+            expression("filter", &settings.filter),
+            expression("transform", &settings.transform),
+            route(settings).err(),
+            envelope::envelope(settings.envelope, &settings.source).err(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// Makes a message of a record. With a `filter` or `transform` it waits for another thread, at most a few seconds
@@ -121,6 +123,22 @@ impl Preparer {
         let name = route.render(record, payload)?;
         self.target.check_destination(&name).map(|()| name)
     }
+}
+
+fn route(settings: &SinkSettings) -> Result<Option<Template>, PrepareError> {
+    let target = &settings.target;
+    let route = match settings.route.as_deref() {
+        Some(_) if !target.has_destinations() => {
+            let kind = target.kind();
+            return Err(PrepareError {
+                key: "route",
+                message: format!("a {kind} sink has one destination, itself; take the route out"),
+            });
+        }
+        Some(route) => Some(route),
+        None => Some(target.default_route()).filter(|route| !route.is_empty()),
+    };
+    route.map(Template::parse).transpose()
 }
 
 /// An expression or template that cannot be compiled.

@@ -14,9 +14,10 @@ use uuid::Uuid;
 use crate::face::Face;
 use crate::memory::{self, Memory, Verdict};
 use crate::pipeline::{Fittings, Stop, supervise};
+use crate::policy::Action;
 use crate::prepare::{PrepareError, Preparer};
 use crate::settings::{RelaySettings, SinkSettings};
-use crate::status::SinkStatus;
+use crate::status::{SinkStatus, State};
 
 /// Why a relay could not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,14 @@ pub enum RelayError {
         resident: u64,
         /// The limit.
         limit: u64,
+    },
+    /// A sink is gone, and no waiting brings it back.
+    #[error("sink {sink:?}: {reason}; the relay ends")]
+    Gone {
+        /// Its name.
+        sink: String,
+        /// What happened.
+        reason: String,
     },
     /// A pipeline panicked.
     #[error("the pipeline of sink {sink:?} ended by a defect: {message}")]
@@ -171,7 +180,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Waits until it ends by itself: the log cannot be used any more by this program, or memory is over its limit. Call
+    /// Waits until it ends by itself: the log cannot be used any more by this program, a sink is gone for good, or memory is over its
+    /// limit. Call
     /// [`stop`](Self::stop) then. May be cancelled.
     pub async fn ended(&mut self) -> RelayError {
         loop {
@@ -185,6 +195,9 @@ impl Relay {
                     Ok(Err(error)) => return error.into(),
                     Err(panic) => return RelayError::Defect { sink, message: panic.to_string() },
                 }
+            }
+            if let Some((sink, reason)) = self.sinks.iter().find_map(|(name, sink)| gone(name, &sink.face)) {
+                return RelayError::Gone { sink, reason };
             }
             if let Some(resident) = memory::resident() {
                 let limit = self.settings.memory_limit;
@@ -229,6 +242,16 @@ impl Drop for Relay {
         for sink in self.sinks.values() {
             sink.task.abort();
         }
+    }
+}
+
+/// What happened to a sink that does not come back.
+fn gone(name: &str, face: &Face) -> Option<(String, String)> {
+    match face.state() {
+        State::Waiting { kind, reason, .. } if kind.policy().action == Action::End => {
+            Some((name.to_owned(), format!("{kind}: {reason}")))
+        }
+        _ => None,
     }
 }
 

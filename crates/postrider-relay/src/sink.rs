@@ -205,4 +205,6 @@ pub enum UnavailableKind {
     Missing,
     /// The disk or memory of the far side is full.
     Full,
+    /// Whoever took the events is gone and cannot come back to this process: the relay ends.
+    Gone,
 }

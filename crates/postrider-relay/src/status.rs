@@ -115,7 +115,8 @@ impl State {
             Self::Waiting { .. } => Mood::Waiting,
             Self::Disconnected { .. } => Mood::Disconnected,
             Self::Failed { .. } => Mood::Failed,
-            Self::Starting | Self::Running | Self::Standby | Self::Paused | Self::Stopped => Mood::Running,
+            Self::Paused => Mood::Paused,
+            Self::Starting | Self::Running | Self::Standby | Self::Stopped => Mood::Running,
         }
     }
 }

@@ -9,8 +9,9 @@ alter table postrider.sinks
 -- What a reader says of itself comes with its heartbeat, and is worth as much: with an expired one it is history.
 alter table postrider.readers
     add column if not exists heard_at timestamptz not null default clock_timestamp(),
-    -- failed: it cannot read, and gets no lanes.
-    add column if not exists state text not null default 'running' check (state in ('running', 'waiting', 'disconnected', 'failed')),
+    -- paused: it has noticed that somebody paused the sink, and sends nothing any more. failed: it cannot read, and gets no lanes.
+    add column if not exists state text not null default 'running'
+        check (state in ('running', 'waiting', 'paused', 'disconnected', 'failed')),
     add column if not exists since timestamptz not null default clock_timestamp(),
     add column if not exists trouble text;
 
@@ -60,3 +61,17 @@ create index if not exists parked_due on postrider.parked (sink, lane, next_atte
 create index if not exists parked_key on postrider.parked (sink, destination, key, place);
 create index if not exists parked_place on postrider.parked (place);
 create index if not exists parked_dead on postrider.parked (sink, parked_at) where state = 'dead';
+
+-- What became of events that are not parked any more: the log alone knows only that the cursor went past them. Kept for as long as the
+-- log has them, and swept with it.
+create table if not exists postrider.unparked (
+    sink        integer     not null references postrider.sinks on delete cascade,
+    destination text        not null,
+    id          uuid        not null,
+    fate        text        not null check (fate in ('delivered', 'filtered', 'discarded')),
+    ended_at    timestamptz not null default clock_timestamp(),
+    primary key (id, sink, destination)
+);
+create index if not exists unparked_age on postrider.unparked (ended_at);
+-- For those who forget a sink.
+create index if not exists unparked_sink on postrider.unparked (sink);

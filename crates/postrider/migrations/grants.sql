@@ -26,9 +26,9 @@ begin
 
     -- A relay reads the log and keeps its own state. It cannot write an event, and TRUNCATE on the slots is all it needs to turn the rings.
     execute format('grant select on all tables in schema postrider to %I', relay);
-    execute format('grant insert on postrider.progress, postrider.sinks, postrider.leases, postrider.identity, postrider.ring, postrider.readers, postrider.in_flight, postrider.parked to %I', relay);
-    execute format('grant update on postrider.ring, postrider.bell, postrider.readers, postrider.leases, postrider.identity, postrider.sinks, postrider.in_flight, postrider.parked to %I', relay);
-    execute format('grant delete on postrider.sinks, postrider.leases, postrider.readers, postrider.in_flight, postrider.progress, postrider.parked to %I', relay);
+    execute format('grant insert on postrider.progress, postrider.sinks, postrider.leases, postrider.identity, postrider.ring, postrider.readers, postrider.in_flight, postrider.parked, postrider.unparked to %I', relay);
+    execute format('grant update on postrider.ring, postrider.bell, postrider.readers, postrider.leases, postrider.identity, postrider.sinks, postrider.in_flight, postrider.parked, postrider.unparked to %I', relay);
+    execute format('grant delete on postrider.sinks, postrider.leases, postrider.readers, postrider.in_flight, postrider.progress, postrider.parked, postrider.unparked to %I', relay);
     -- Rows of the user's tables on their way through a cascade are none of its business, but for sweeping them.
     execute format('revoke select on postrider.departed from %I', relay);
     execute format('grant select (xid), delete on postrider.departed to %I', relay);

@@ -1,7 +1,8 @@
 //! `postrider config`: what the configuration says, whether it is right, and what it may say.
 
-use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
 
 use clap::{Args, Subcommand};
 use postrider::schema;
@@ -9,7 +10,7 @@ use postrider_relay::sinks::Target;
 use serde_json::json;
 use sqlx::Connection as _;
 
-use crate::config::{self, Depth, Examined, Finding, Overrides, Source};
+use crate::config::{self, Depth, Examined, Finding, Overrides, Source, file_of};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -125,13 +126,6 @@ fn folders(examined: &Examined, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The file that a sink writes, if it writes one: every kind that does has the key `path`.
-pub(super) fn file_of(target: &Target) -> Option<PathBuf> {
-    let target = serde_json::to_value(target).ok()?;
-    let (_, keys) = target.as_object()?.iter().next()?;
-    Some(PathBuf::from(keys.get("path")?.as_str()?))
-}
-
 /// What has to answer answers. Apart from what is wrong, what may be there later.
 async fn environment(examined: &Examined, findings: &mut Vec<Finding>, away: &mut Vec<Finding>) {
     let Some(config) = &examined.config else { return };
@@ -153,19 +147,27 @@ async fn environment(examined: &Examined, findings: &mut Vec<Finding>, away: &mu
 async fn open(target: &Target) -> Result<(), String> {
     if target.is_exclusive() {
         // To open it is to take it, and perhaps to mend it, while a relay may be writing to it.
-        return match file_of(target).filter(|path| path.exists()) {
-            Some(path) => match OpenOptions::new().append(true).open(&path) {
-                Ok(_) => Ok(()),
-                Err(error) => Err(format!("{}: {error}", path.display())),
-            },
-            None => Ok(()),
+        let Some(path) = file_of(target) else { return Ok(()) };
+        let opened = if path.exists() {
+            OpenOptions::new().append(true).open(&path).map(drop)
+        } else {
+            try_folder(&path)
         };
+        return opened.map_err(|error| format!("{}: {error}", path.display()));
     }
     let closed = match target.open().await {
         Ok(sink) => sink.close().await,
         Err(unavailable) => Err(unavailable),
     };
     closed.map_err(|unavailable| format!("{unavailable}: {}", unavailable.source))
+}
+
+/// Whether a file can be made where this one is to be. Only by making one is it known; it has another name, and is gone again.
+fn try_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let trial = folder.join(format!(".postrider-check-{}", std::process::id()));
+    OpenOptions::new().write(true).create_new(true).open(&trial)?;
+    fs::remove_file(trial)
 }
 
 async fn database(config: &config::Config) -> Result<(), Failure> {

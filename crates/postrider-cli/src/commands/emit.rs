@@ -23,6 +23,9 @@ use crate::output;
 /// with the fields type and payload, and if wanted key, tenant, entity and headers. They are written in transactions of --batch lines. A bad
 /// line stops it: nothing of its transaction is written, and the message says how to go on behind the lines that are.
 #[derive(Args)]
+#[command(override_usage = "\
+postrider emit [OPTIONS] <TYPE> <PAYLOAD>
+       postrider emit [OPTIONS] --file <PATH>")]
 #[command(after_long_help = "\
 Examples:
   postrider emit order.paid '{\"order\": 7}' --key 7

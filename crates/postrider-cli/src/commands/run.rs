@@ -1,5 +1,6 @@
 //! `postrider run`: carries events until it is told to stop.
 
+mod begun;
 mod once;
 mod signals;
 
@@ -51,6 +52,7 @@ impl Run {
                 "there is no sink: declare one under `sinks` in postrider.yaml (`--config PATH` names another file), or say --to stdout",
             ));
         }
+        begun::warn(&config, &self.overrides).await;
         if self.once {
             return once::run(config, self.patience.0).await;
         }
@@ -200,6 +202,7 @@ fn failure(error: RelayError) -> Failure {
         error @ (RelayError::Sink { .. } | RelayError::SameName { .. }) => {
             Failure::new(Exit::Configuration, error)
         }
+        error @ RelayError::Gone { .. } => Failure::new(Exit::Unavailable, error),
         error => Failure::new(Exit::Failed, error),
     }
 }

@@ -1,9 +1,12 @@
 //! `postrider sinks`: pause, resume and forget.
 
+mod pause;
+
 use clap::{Args, Subcommand};
 use postrider::log::error::Result as LogResult;
 use postrider::log::sink;
 use postrider::schema;
+use postrider_relay::units::Span;
 use serde_json::{Value, json};
 use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
@@ -30,13 +33,16 @@ enum Command {
     /// List the sinks
     List(List),
     /// Deliver nothing to a sink until it is resumed; its events stay in the log
-    Pause(Name),
+    ///
+    /// Waits until each relay that feeds it has noticed and nothing is on its way to the sink any more; if one does not say so in
+    /// time, it is named, and the exit status is 2.
+    Pause(Pause),
     /// Deliver again
     Resume(Name),
     /// Give up what a sink has not been sent, and everything known about it
     ///
-    /// Without --yes it says what would be lost, and exits with 2. A relay that is still configured to feed the sink would create it
-    /// again: take it out of the configuration first.
+    /// Without --yes it says what would be lost, and exits with 2. A relay that is still configured to feed the sink creates it again,
+    /// where its start says: take it out of the configuration first.
     Forget(Forget),
 }
 
@@ -57,6 +63,16 @@ struct Name {
 }
 
 #[derive(Args)]
+struct Pause {
+    #[command(flatten)]
+    name: Name,
+
+    /// How long to wait for the relays that feed it
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    wait: Span,
+}
+
+#[derive(Args)]
 struct Forget {
     #[command(flatten)]
     name: Name,
@@ -74,8 +90,8 @@ impl Sinks {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         match self.command {
             Command::List(command) => list(&command, json).await,
-            Command::Pause(name) => set_paused(&name, true, json).await,
-            Command::Resume(name) => set_paused(&name, false, json).await,
+            Command::Pause(command) => pause::run(&command, json).await,
+            Command::Resume(name) => resume(&name, json).await,
             Command::Forget(command) => forget(&command, json).await,
         }
     }
@@ -132,26 +148,16 @@ async fn list(command: &List, json: bool) -> Result<Exit, Failure> {
     Ok(Exit::Fine)
 }
 
-async fn set_paused(name: &Name, paused: bool, json: bool) -> Result<Exit, Failure> {
+async fn resume(name: &Name, json: bool) -> Result<Exit, Failure> {
     let mut connection = open(&name.target).await?;
-    let Some((before, now)) = store_paused(&mut connection, &name.sink, paused).await? else {
+    let Some((before, _)) = store_paused(&mut connection, &name.sink, false).await? else {
         return Err(unknown(&mut connection, &name.sink).await?);
     };
     let sink = output::plain(&name.sink);
-    output::say(&match (before, paused) {
-        (Some(since), true) => format!("{sink} is paused already, since {}", moment::short(since)),
-        (None, true) => {
-            format!("{sink} is paused: what is in flight still arrives, and nothing else until it is resumed")
-        }
-        (Some(_), false) => format!("{sink} is resumed"),
-        (None, false) => format!("{sink} is not paused"),
-    });
+    let word = if before.is_some() { "resumed" } else { "not paused" };
+    output::say(&format!("{sink} is {word}"));
     if json {
-        output::json(&json!({
-            "sink": name.sink,
-            "paused_at": now.map(moment::text),
-            "changed": before.is_some() != now.is_some(),
-        }))?;
+        output::json(&json!({ "sink": name.sink, "paused_at": null, "changed": before.is_some() }))?;
     }
     Ok(Exit::Fine)
 }

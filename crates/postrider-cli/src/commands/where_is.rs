@@ -18,10 +18,9 @@ use crate::output;
 /// Say when an event was written, and what became of it at each sink
 ///
 /// At a sink it waits (behind how many in its lane), is in flight (at which relay, by its last heartbeat), was delivered or left out by the
-/// sink's filter (when), is parked or dead (why), or was never meant for it. Which of delivered and left out is told where the
-/// configuration is at hand, by asking its filter again; without it the event has "passed". What was parked and then delivered or discarded
-/// has passed when it was parked. Times are known as long as the history of progress goes back, usually for hours. Needs a role that
-/// may read the log.
+/// sink's filter (when), is parked or dead (why), was parked and then delivered or discarded (when), or was never meant for it. Which of
+/// delivered and left out is told where the configuration is at hand, by asking its filter again; without it the event has "passed".
+/// Times are known as long as the history of progress goes back, usually for hours. Needs a role that may read the log.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:

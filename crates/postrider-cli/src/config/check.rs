@@ -1,16 +1,18 @@
 //! From what is written to what is meant: relations between values, and the settings that the rest of the program takes.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use postrider::log::Servers;
 use postrider_relay::prepare::Preparer;
 use postrider_relay::settings::{LogSettings as ReadingSettings, RelaySettings, Retry, SinkSettings};
+use postrider_relay::sinks::Target;
 use postrider_relay::units::{Size, Span};
 use tracing_subscriber::EnvFilter;
 
 use super::finding::Finding;
 use super::raw::{Feed, File, Listen, Start};
-use super::sinks::Sink;
+use super::sinks::{Sink, file_of};
 use super::tree::{Node, Place};
 use super::{Alerts, Config, Depth, HttpSettings, LogSettings};
 use crate::connect;
@@ -147,8 +149,9 @@ impl Checker<'_> {
         let sinks: Vec<(&String, &Sink)> =
             file.sinks.iter().filter(|(_, sink)| sink.target.is_exclusive()).collect();
         for (number, (name, sink)) in sinks.iter().enumerate() {
-            if let Some((first, _)) = sinks[..number].iter().find(|(_, other)| other.target == sink.target) {
-                let kind = sink.target.kind();
+            let (kind, place) = (sink.target.kind(), place_of(&sink.target));
+            let is_same = |other: &Target| other.kind() == kind && place_of(other) == place;
+            if let Some((first, _)) = sinks[..number].iter().find(|(_, other)| is_same(&other.target)) {
                 self.must(false, &[&["sinks", name, kind]], || {
                     format!("the sinks `{first}` and `{name}` both write to the same {kind}")
                 });
@@ -180,18 +183,19 @@ impl Checker<'_> {
 
     /// Compiles what is an expression or a template.
     fn expressions(&mut self, settings: &SinkSettings) {
-        let Err(error) = Preparer::new(settings) else { return };
-        let path = ["sinks", settings.name.as_str(), error.key];
-        let written = self.tree.find(&path).and_then(|entry| entry.value.written.as_ref());
-        let message = match written {
-            Some(written) => format!(
-                "`{}` cannot be used; it comes from {}, so the reason is not shown",
-                path.join("."),
-                written.from.join(", ")
-            ),
-            None => format!("`{}`: {}", path.join("."), error.message),
-        };
-        self.must(false, &[&path, &path[..2]], || message);
+        for error in Preparer::objections(settings) {
+            let path = ["sinks", settings.name.as_str(), error.key];
+            let written = self.tree.find(&path).and_then(|entry| entry.value.written.as_ref());
+            let message = match written {
+                Some(written) => format!(
+                    "`{}` cannot be used; it comes from {}, so the reason is not shown",
+                    path.join("."),
+                    written.from.join(", ")
+                ),
+                None => format!("`{}`: {}", path.join("."), error.message),
+            };
+            self.must(false, &[&path, &path[..2]], || message);
+        }
     }
 
     /// What the rest of the program takes. Of use only if nothing was found.
@@ -261,6 +265,14 @@ fn settings_of(name: &str, sink: &Sink) -> SinkSettings {
         max_batch,
         ..SinkSettings::new(name, sink.target.clone())
     }
+}
+
+/// The file that a sink writes, however its path is written: `x`, `./x` and a path by way of a link are one.
+fn place_of(target: &Target) -> Option<PathBuf> {
+    let path = file_of(target)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.canonicalize().or_else(|_| std::path::absolute(folder)).ok()?;
+    Some(path.file_name().map_or_else(|| folder.clone(), |name| folder.join(name)))
 }
 
 /// Short enough to be shown in a column, and printable.

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use postrider_relay::sinks::Target;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -177,6 +178,13 @@ fn section(entries: &[&Entry], of: &Node) -> Node {
     let mut node = Node::map(entries.iter().map(|entry| (*entry).clone()).collect(), of.place.clone());
     node.is_incomplete = of.is_incomplete;
     node
+}
+
+/// The file that a sink writes, if it writes one: every kind that does has the key `path`.
+pub(crate) fn file_of(target: &Target) -> Option<PathBuf> {
+    let target = serde_json::to_value(target).ok()?;
+    let (_, keys) = target.as_object()?.iter().next()?;
+    Some(PathBuf::from(keys.get("path")?.as_str()?))
 }
 
 /// The places that `--to` can name: the word before the colon, and the key that takes what comes after it.

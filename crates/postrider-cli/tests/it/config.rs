@@ -109,6 +109,53 @@ fn each_depth_looks_further() {
     assert_eq!(end.stderr, "");
 }
 
+/// Not one at a time: who mends the first does not want to hear of the second only then.
+#[test]
+fn every_wrong_expression_of_a_sink_is_shown() {
+    let folder = Folder::with(
+        "database: postgres://me@127.0.0.1:1/shop\nsinks:\n  a:\n    null: {}\n    filter: .a |\n    transform: .b ]\n    route: '{c'\n",
+    );
+    let end = End::of(&mut folder.postrider(&["config", "check"])).expect(78);
+    for words in ["3 things are wrong", "yaml:5:13", "yaml:6:16", "yaml:7:12"] {
+        assert!(end.stderr.contains(words), "{words} in {}", end.stderr);
+    }
+}
+
+#[test]
+fn one_file_is_one_file_however_it_is_written() {
+    let folder = Folder::new();
+    std::os::unix::fs::symlink(".", folder.0.join("here")).unwrap();
+    let absolute = folder.0.canonicalize().unwrap().join("x").display().to_string();
+    for (path, is_same) in [("x", true), ("./x", true), ("here/x", true), (&*absolute, true), ("y", false)] {
+        let sinks =
+            format!("  a: {{ file: {{ path: x }} }}\n  b: {{ file: {{ path: {path}, fsync: never }} }}\n");
+        folder.write("postrider.yaml", format!("database: postgres://me@127.0.0.1:1/shop\nsinks:\n{sinks}"));
+        let end = End::of(&mut folder.postrider(&["config", "check"]));
+        assert_eq!(end.code, Some(if is_same { 78 } else { 0 }), "{path}: {}", end.stderr);
+        assert_eq!(end.stderr.contains("`a` and `b` both write to the same file"), is_same, "{}", end.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_made_is_found_by_the_environment() {
+    let database = empty_database().await;
+    End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+    let folder = Folder::new();
+    for (path, code) in [("/proc/x", 78), ("x", 0)] {
+        folder.write("postrider.yaml", format!("sinks: {{ a: {{ file: {{ path: {path} }} }} }}\n"));
+        let mut check = folder.postrider(&["config", "check", "--depth", "environment"]);
+        let end = End::of(check.env("DATABASE_URL", database.url())).expect(code);
+        assert_eq!(
+            end.stderr.contains("the sink `a` cannot be opened: /proc/x"),
+            code == 78,
+            "{}",
+            end.stderr
+        );
+    }
+    let left: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["postrider.yaml"], "looking leaves nothing behind");
+}
+
 #[tokio::test]
 async fn the_environment_is_fine_once_the_schema_is_there() {
     let database = empty_database().await;

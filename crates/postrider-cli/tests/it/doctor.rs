@@ -130,6 +130,9 @@ async fn what_is_wrong_with_a_sink_is_named_with_its_remedy() {
         };
         assert!(checks.iter().any(|check| is_meant(&check)), "no {name} with {detail:?} in {document}");
     }
+    run(&database, "update postrider.sinks set taken_back_at = now() - interval '8 days'").await;
+    let later = on(&database, &["doctor", "--json"]).expect(2).json();
+    assert!(!later.to_string().contains("taken back"), "it is not shown for ever: {later}");
     let text = document.to_string();
     assert!(text.contains("web.ndjson can be written; its disk has "), "{text}");
     assert!(!folder.join("web.ndjson").exists(), "looking changes nothing");

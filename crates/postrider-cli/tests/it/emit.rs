@@ -110,6 +110,7 @@ async fn a_bad_line_stops_with_its_number_and_one_can_go_on() {
     let bad = lines(1..=4) + "{\"type\": \"t\", \"payload\": 5, \"kye\": \"k\"}\n" + &lines(6..=6);
     let end = piped(&database.url(), &["emit", "--file", "-", "--batch", "3"], &bad).expect(1);
     assert!(end.stderr.contains("line 5") && end.stderr.contains("unknown field `kye`"), "{}", end.stderr);
+    assert!(!end.stderr.contains("line 1"), "a line knows only its columns: {}", end.stderr);
     assert!(end.stderr.contains("3 events committed, up to line 3; go on with --skip 3"), "{}", end.stderr);
     assert_eq!(ask(&database, EVENTS).await, "t k1 1, t k2 2, t k3 3", "nothing of its transaction");
 
@@ -152,4 +153,14 @@ async fn a_silent_pipe_gets_committed_what_it_brought() {
 fn a_file_that_is_not_there_is_found_without_a_database() {
     let end = End::of(&mut postrider(&["emit", "--file", "no/such/file"])).expect(1);
     assert!(end.stderr.contains("no/such/file"), "{}", end.stderr);
+}
+
+#[test]
+fn without_arguments_it_says_both_ways() {
+    let end = End::of(&mut postrider(&["emit"])).expect(64);
+    assert!(
+        end.stderr.contains("<TYPE> <PAYLOAD>") && end.stderr.contains("--file <PATH>"),
+        "{}",
+        end.stderr
+    );
 }

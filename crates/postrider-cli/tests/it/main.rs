@@ -12,6 +12,7 @@ mod http;
 mod init;
 mod manners;
 mod memory;
+mod once;
 mod readme;
 mod rebase;
 mod run;

@@ -69,7 +69,7 @@ fn every_command_says_how_it_may_end() {
         let help = End::of(&mut postrider(&[command, "--help"])).expect(0).stdout;
         for line in [
             "Exit status:",
-            "  69  unavailable: the database cannot be reached, or a sink with run --once",
+            "  69  unavailable: the database cannot be reached, or a sink (with run --once, or gone for good)",
             "  78  wrong configuration",
         ] {
             assert!(help.contains(line), "{line} in {help}");

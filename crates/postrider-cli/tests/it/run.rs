@@ -223,6 +223,8 @@ async fn once_gives_up_on_a_sink_that_stays_unavailable() {
     let end = End::of(&mut world.postrider(&["run", "--once", "--patience", "1s", "--config", &config]));
     assert_eq!(end.code, Some(69), "{}", end.stderr);
     assert!(end.stderr.contains("/proc/nobody"), "{}", end.stderr);
+    let said = end.stderr.lines().rfind(|line| line.starts_with("error")).unwrap_or_default();
+    assert_eq!(said.matches("is not there").count(), 1, "once is enough: {}", end.stderr);
 
     // One that is there, and cannot be written.
     let place = format!("file:{}", world.folder.display());

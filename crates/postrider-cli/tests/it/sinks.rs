@@ -1,8 +1,10 @@
 //! `postrider sinks`.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
-use crate::world::{ask, create_sink, emit, installed, on, open_reader, park};
+use crate::world::{Running, ask, create_sink, emit, installed, on, open_reader, park};
 
 #[tokio::test]
 async fn lists_pauses_and_resumes() {
@@ -63,4 +65,51 @@ async fn a_sink_that_is_read_is_forgotten_only_when_overruled() {
     on(&database, &["sinks", "forget", "web", "--overrule-readers"]).expect(64);
     on(&database, &["sinks", "forget", "web", "--yes", "--overrule-readers"]).expect(0);
     assert_eq!(ask(&database, "select count(*) from postrider.sinks").await, "0");
+}
+
+/// When the command is back, the relay has noticed, and nothing is on its way.
+#[tokio::test]
+async fn what_is_emitted_after_a_pause_is_not_delivered() {
+    let database = installed().await;
+    let file = std::env::temp_dir().join(format!("{}.ndjson", database.name()));
+    let place = format!("file:{}", file.display());
+    let words = ["run", "--listen", "off", "--to", &place, "--start", "earliest"];
+    let _relay = Running::start(&database, &words);
+    let lines = || std::fs::read_to_string(&file).unwrap_or_default().lines().count();
+    let until_lines = async |wanted: usize| {
+        let begun = Instant::now();
+        while lines() < wanted {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{} of {wanted} lines", lines());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    for round in 1..=2 {
+        emit(&database, "before", "k").await;
+        until_lines(2 * round - 1).await;
+        let end = on(&database, &["sinks", "pause", "file"]).expect(0);
+        assert!(end.stderr.contains("file is paused: nothing arrives"), "{}", end.stderr);
+        emit(&database, "after", "k").await;
+        // It lives on, and leaves the event alone.
+        let beat = "select extract(epoch from heard_at) from postrider.readers";
+        let (begun, before) = (Instant::now(), ask(&database, beat).await);
+        while ask(&database, beat).await == before {
+            assert!(begun.elapsed() < Duration::from_secs(30), "no heartbeat");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(lines(), 2 * round - 1, "delivered although it was paused");
+        on(&database, &["sinks", "resume", "file"]).expect(0);
+        until_lines(2 * round).await;
+    }
+    let _ = std::fs::remove_file(file);
+}
+
+/// A relay that does not answer is named, and the pause stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_a_relay_does_not_confirm_says_so() {
+    let database = installed().await;
+    let _reader = open_reader(&database, "web").await;
+    let end = on(&database, &["sinks", "pause", "web", "--wait", "1s", "--json"]).expect(2);
+    assert!(end.stderr.contains("relay 1 did not say within 1 s"), "{}", end.stderr);
+    assert_eq!(end.json()["unconfirmed"], json!(["relay 1"]));
+    assert_eq!(ask(&database, "select paused_at is not null from postrider.sinks").await, "true");
 }

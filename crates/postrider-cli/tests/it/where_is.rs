@@ -8,7 +8,7 @@ use postrider_testkit::Database;
 use serde_json::{Value, json};
 
 use crate::support::postrider_on;
-use crate::world::{ask, create_sink, deliver, emit, installed, on, open_reader, park, run};
+use crate::world::{Running, ask, create_sink, deliver, emit, installed, on, open_reader, park, run};
 
 fn state<'d>(document: &'d Value, sink: &str) -> &'d Value {
     document["sinks"].as_array().unwrap().iter().find(|found| found["sink"] == sink).unwrap()
@@ -40,7 +40,7 @@ async fn says_what_became_of_an_event_at_each_sink() {
         end.stdout
     );
     assert!(
-        end.stdout.contains("delivered, or left out by its filter if it has one at ")
+        end.stdout.contains("Z, or left out by its filter if it has one")
             && end.stdout.contains("the sink began behind this event"),
         "{}",
         end.stdout
@@ -105,7 +105,7 @@ async fn with_the_configuration_at_hand_what_the_filter_left_out_was_not_deliver
     assert_eq!(states(&made, &["--config", config]), ["filtered", "delivered", "delivered"]);
     assert_eq!(states(&made, &[]), ["passed", "passed", "passed"]);
     let end = on(&database, &["where", &made, "--config", config]).expect(0);
-    assert!(end.stdout.contains("left out by its filter, as it is configured now at "), "{}", end.stdout);
+    assert!(end.stdout.contains("Z, by its filter as it is configured now"), "{}", end.stdout);
     // Another filter than the one that it met.
     std::fs::write(&path, sinks.replace(".payload.n > 0", ".payload.n > 1")).unwrap();
     assert_eq!(states(&made, &["--config", config]), ["filtered", "delivered", "passed"]);
@@ -213,6 +213,46 @@ async fn parked_dead_and_gone_events_are_found() {
     let end = on(&database, &["where", "0199ffff-0000-7000-8000-000000000000", "--json"]).expect(0);
     assert_eq!(end.json()["found"], "gone", "older than everything in the log");
     on(&database, &["where", "ffffffff-0000-7000-8000-000000000000"]).expect(1);
+}
+
+/// A discarded event was not delivered, and one that was tried again was delivered then.
+#[tokio::test]
+async fn what_was_parked_is_told_by_its_end() {
+    let database = installed().await;
+    let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    let config = path.to_str().unwrap();
+    let broken = "sinks:
+  web:
+    null: {}
+    start: earliest
+    transform: error(\"no\")
+    retry: { max_attempts: 1 }
+";
+    std::fs::write(&path, broken).unwrap();
+    let ids = [emit(&database, "order.paid", "a").await, emit(&database, "order.made", "b").await];
+    let once = ["run", "--once", "--config", config];
+    on(&database, &once).expect(0);
+    let at = |id: &str| {
+        state(&on(&database, &["where", id, "--json", "--config", config]).expect(0).json(), "web").clone()
+    };
+    assert_eq!(ids.each_ref().map(|id| at(id)["state"].clone()), [json!("dead"), json!("dead")]);
+    let parked_at = ask(&database, "select max(parked_at) from postrider.parked").await;
+
+    on(&database, &["dead", "discard", &ids[0], "--yes"]).expect(0);
+    std::fs::write(&path, broken.replace("error(\"no\")", ".payload")).unwrap();
+    on(&database, &["dead", "retry", &ids[1], "--yes"]).expect(0);
+    let relay = Running::start(&database, &["run", "--listen", "off", "--config", config]);
+    let sink = until(&database, &ids[1], "delivered").await;
+    assert!(sink["text"].as_str().unwrap().ends_with("after it had been parked"), "{sink}");
+    drop(relay);
+    let discarded = at(&ids[0]);
+    assert_eq!(discarded["state"], "discarded", "{discarded}");
+    for sink in [&sink, &discarded] {
+        let ended = sink["settled_at"].as_str().unwrap();
+        let is_later = format!("select '{ended}'::timestamptz > '{parked_at}'::timestamptz");
+        assert_eq!(ask(&database, &is_later).await, "true", "{sink}");
+    }
+    std::fs::remove_file(path).unwrap();
 }
 
 #[tokio::test]

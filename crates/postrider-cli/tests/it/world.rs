@@ -1,5 +1,6 @@
 //! A database with the schema, and what a test puts into it.
 
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use postrider::log::{Reader, ReaderOptions, Start, sink};
@@ -99,4 +100,21 @@ pub(crate) async fn park(
 /// Runs the binary on the database.
 pub(crate) fn on(database: &Database, words: &[&str]) -> End {
     End::of(&mut postrider_on(&database.url(), words))
+}
+
+/// The binary at work in the background; killed with the test.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(database: &Database, words: &[&str]) -> Self {
+        let mut command = postrider_on(&database.url(), words);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

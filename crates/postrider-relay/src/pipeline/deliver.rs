@@ -33,7 +33,8 @@ impl Pipeline {
     /// Sends what is due again, else what comes next, if anything may be sent now.
     pub(super) fn start_delivery(&mut self) {
         let rests = self.rests_until.is_some_and(|until| Instant::now() < until);
-        if self.outlet.is_none() || rests || self.paused || self.is_draining() {
+        // Nothing before it is known that the sink is not paused: whoever paused it was told that nothing arrives any more.
+        if self.outlet.is_none() || rests || self.paused != Some(false) || self.is_draining() {
             return;
         }
         let Some(work) = self.next_work() else { return };
@@ -189,10 +190,13 @@ impl Pipeline {
         self.telemetry.unavailable(unavailable.kind);
         let pause = backoff::pause(&backoff::RECONNECT, self.failures);
         self.rests_until = Some(Instant::now() + unavailable.retry_after.unwrap_or(pause));
-        let reason = chain(unavailable);
+        // The kind is told beside it.
+        let reason = chain(&*unavailable.source);
+        let what = unavailable.kind.policy().what;
         let advice = unavailable.kind.policy().advice;
         tracing::warn!(
             sink = self.settings.name,
+            what,
             reason,
             advice,
             attempt = self.failures,

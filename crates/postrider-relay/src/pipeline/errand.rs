@@ -23,6 +23,8 @@ pub(super) enum Errand {
         /// When the next parked event of our lanes is due.
         due_in: Option<Duration>,
     },
+    /// The sink is gone.
+    Forgotten,
     /// Parked events that are due.
     Due(Vec<Due>),
     /// None are.
@@ -82,9 +84,9 @@ pub(super) fn news(desk: Desk, holder: Holder, lanes: Vec<i16>) -> Running {
             .bind(holder.sink)
             .fetch_optional(&mut *connection)
             .await?;
+        let Some(paused) = paused else { return Ok(Errand::Forgotten) };
         let due_in = parking::due_in(&mut connection, holder, &lanes).await?;
-        // A sink that is gone has nothing to do.
-        Ok(Errand::News { paused: paused.unwrap_or(true), due_in })
+        Ok(Errand::News { paused, due_in })
     })
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use postrider::log::Record;
-use postrider::log::parking::{Attempt, Due};
+use postrider::log::error::Result;
+use postrider::log::parking::{Attempt, Due, Tried};
+use postrider::log::{Error, Record};
 use uuid::Uuid;
 
 use super::errand::{self, Errand};
@@ -172,7 +173,9 @@ impl Pipeline {
             self.retries.news_at = now + NEWS;
             let lanes = self.retry_lanes().into_keys().collect();
             self.errand = Some(errand::news(desk, holder, lanes));
-        } else if !self.retries.is_busy() && !self.paused && self.retries.look_at.is_some_and(|at| now >= at)
+        } else if !self.retries.is_busy()
+            && self.paused == Some(false)
+            && self.retries.look_at.is_some_and(|at| now >= at)
         {
             self.retries.look_at = None;
             self.errand = Some(self.fetch_due());
@@ -208,14 +211,18 @@ impl Pipeline {
         (self.is_strict() && !unknown.is_empty()).then_some(unknown)
     }
 
-    pub(super) fn on_errand(&mut self, done: postrider::log::error::Result<Errand>) {
+    pub(super) fn on_errand(&mut self, done: Result<Errand>) -> Result<()> {
         if done.is_ok() {
             self.retries.failures = 0;
         }
         match done {
             Ok(Errand::News { paused, due_in }) => {
-                self.paused = paused;
+                self.paused = Some(paused);
                 self.retries.look_in(due_in);
+            }
+            // The reader begins anew, and creates it.
+            Ok(Errand::Forgotten) => {
+                return Err(Error::SinkForgotten { sink: self.settings.name.clone() });
             }
             Ok(Errand::Due(due)) => {
                 // Kept until the outcome is stored: nobody else may try them meanwhile.
@@ -249,6 +256,7 @@ impl Pipeline {
                     Instant::now() + backoff::pause(&backoff::RECONNECT, self.retries.failures);
             }
         }
+        Ok(())
     }
 
     /// Events were delivered that a failover has taken back.
@@ -275,16 +283,16 @@ impl Pipeline {
     pub(super) fn on_retried(&mut self, due: &[Due], sent: Vec<Sent>) {
         self.retries.trying = false;
         for (due, sent) in due.iter().zip(sent) {
-            let refused = match sent {
+            let outcome = match sent {
                 Sent::Delivered => {
                     self.face.on_delivered(1);
-                    None
+                    Tried::Delivered
                 }
-                Sent::Filtered => None,
-                Sent::Refused(refusal) => Some(self.refused(&refusal, due.attempts + 1)),
+                Sent::Filtered => Tried::Filtered,
+                Sent::Refused(refusal) => Tried::Refused(self.refused(&refusal, due.attempts + 1)),
                 Sent::Behind | Sent::Unsent => continue,
             };
-            self.retries.attempts.push(Attempt { id: due.record.id, refused });
+            self.retries.attempts.push(Attempt { id: due.record.id, outcome });
         }
         if self.retries.attempts.is_empty() {
             self.reader.keep(BTreeSet::new());

@@ -145,7 +145,7 @@ async fn once(
         errand: None,
         failures: 0,
         rests_until: None,
-        paused: false,
+        paused: None,
         trouble: None,
         has_settled: false,
         shortened: 0,
@@ -165,6 +165,11 @@ async fn once(
     let Pipeline { outlet, remembered, recent, doubtful, retries, reader, .. } = pipeline;
     let complaint = std::mem::take(&mut kept.complaint);
     *kept = Kept { outlet, remembered, recent, doubtful, attempts: retries.into_attempts(), complaint };
+    if matches!(ended, Err(Error::SinkForgotten { .. })) {
+        // With the sink everything is forgotten that was known of its events.
+        let (outlet, complaint) = (kept.outlet.take(), std::mem::take(&mut kept.complaint));
+        *kept = Kept { outlet, complaint, ..Kept::default() };
+    }
     if ended.is_ok()
         && let Err(error) = reader.close().await
     {
@@ -231,7 +236,7 @@ impl Pipeline {
         self.desk.follow();
         let lanes = self.reader.lanes();
         let state = match self.face.state() {
-            _ if self.paused => State::Paused,
+            _ if self.paused == Some(true) => State::Paused,
             waiting @ State::Waiting { .. } if self.failures > 0 => waiting,
             // What keeps the reader from connecting is newer than what kept a settling from being stored.
             _ => match self

@@ -22,7 +22,11 @@ pub(super) struct Sending {
 impl Pipeline {
     /// Hands the reader what its next heartbeat is to say.
     pub(super) fn tell(&mut self, state: &State) {
-        let mood = state.mood();
+        let mood = match state.mood() {
+            // Who paused it waits for this word: it comes when nothing can arrive any more.
+            Mood::Paused if self.delivering.is_some() => Mood::Running,
+            mood => mood,
+        };
         if self.told.is_some_and(|(at, before)| before == mood && at.elapsed() < OFTEN) {
             return;
         }
@@ -32,7 +36,7 @@ impl Pipeline {
             None => (Vec::new(), None),
         };
         let unsettled = self.window.unsettled_seqs().take(Report::MOST).collect();
-        self.reader.report(Report { sending, sending_since, unsettled, ..report(&self.face, state) });
+        self.reader.report(Report { mood, sending, sending_since, unsettled, ..report(&self.face, state) });
     }
 }
 

@@ -57,6 +57,11 @@ impl Sink for Stdout {
                     self.lines = lines;
                     return Report::delivered(batch.len());
                 }
+                // Nobody can open the other end of a pipe again.
+                Ok(Some((Err(error), _))) if error.kind() == io::ErrorKind::BrokenPipe => Unavailable::new(
+                    UnavailableKind::Gone,
+                    "standard output is closed: who read it has ended",
+                ),
                 Ok(Some((Err(error), _))) => Unavailable::new(kind(&error), error),
                 Ok(None) => Unavailable::new(UnavailableKind::Connection, "the writing thread has died"),
                 Err(_) => Unavailable::new(
@@ -100,6 +105,7 @@ fn kind(error: &io::Error) -> UnavailableKind {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => UnavailableKind::Full,
         io::ErrorKind::WouldBlock => UnavailableKind::Blocked,
+
         _ => UnavailableKind::Connection,
     }
 }

@@ -27,7 +27,7 @@ async fn each_event_is_a_line_at_once() {
 }
 
 #[tokio::test]
-async fn a_reader_that_has_gone_is_a_lost_connection() {
+async fn a_reader_that_has_gone_does_not_come_back() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut sink = Stdout::to(writer).unwrap();
@@ -36,7 +36,7 @@ async fn a_reader_that_has_gone_is_a_lost_connection() {
     for _ in 0..2 {
         let report = sink.deliver(&batch).await;
         assert_eq!(report.outcomes, [Outcome::NotSent]);
-        assert_eq!(report.unavailable.unwrap().kind, UnavailableKind::Connection);
+        assert_eq!(report.unavailable.unwrap().kind, UnavailableKind::Gone);
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{Connection, PgConnection};
+use sqlx::{ConnectOptions, Connection, PgConnection};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -213,7 +213,7 @@ async fn listen(options: &PgConnectOptions) -> Result<PgListener> {
         .acquire_timeout(PATIENCE)
         .idle_timeout(None)
         .max_lifetime(None)
-        .connect_lazy_with(options.clone());
+        .connect_lazy_with(options.clone().disable_statement_logging());
     let mut listener = PgListener::connect_with(&pool).await?;
     // A lost listener must be noticed, not silently replaced: what was notified in between is gone.
     listener.eager_reconnect(false);

@@ -327,7 +327,14 @@ impl Driver {
     async fn connect_again(&mut self) -> Result<()> {
         let (database, reader) = (&self.database, self.holder.reader);
         let connecting = Link::connect(database, &self.options, reader, &self.kept, &self.report);
-        self.link = Some(in_time(self.options.patience, Box::pin(connecting)).await?);
+        let mut link = in_time(self.options.patience, Box::pin(connecting)).await?;
+        // Another one of the same name: whoever asks for what is parked, or settles, would mean the one that is gone.
+        if link.tenure.sink != self.holder.sink {
+            // Whoever reads it next need not wait for a lease to run out.
+            let _ = lease::release(&mut link.connection, reader).await;
+            return Err(Error::SinkForgotten { sink: self.options.sink.clone() });
+        }
+        self.link = Some(link);
         self.trouble = None;
         Ok(())
     }

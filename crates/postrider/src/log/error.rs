@@ -169,6 +169,16 @@ pub enum Error {
         lane: i16,
     },
 
+    /// Somebody forgot the sink while it was read.
+    #[error(
+        "sink {sink:?} was forgotten while this reader read it, with everything that was known about it; it begins anew, where its start \
+         says. Take it out of the configuration first if it is to stay away"
+    )]
+    SinkForgotten {
+        /// The sink.
+        sink: String,
+    },
+
     /// A lane outside of the log's.
     #[error("the log has no lane {lane}")]
     UnknownLane {

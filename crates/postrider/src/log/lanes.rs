@@ -12,6 +12,8 @@ use super::round::Page;
 struct Lane {
     /// The epoch in which it came to us: what was read before it was lost and came back must not be settled now.
     since: i64,
+    /// How many rounds had been read before it came.
+    came_after: u64,
     /// Everything up to here was read, how many records that were, and in which round.
     read: Cursor,
     read_count: u64,
@@ -73,6 +75,7 @@ impl Lanes {
             .map(|(number, cursor)| {
                 let lane = before.remove(&number).unwrap_or_else(|| Lane {
                     since: epoch,
+                    came_after: self.rounds,
                     read: cursor.clone(),
                     read_count: 0,
                     read_round: self.rounds,
@@ -200,13 +203,19 @@ impl Lanes {
         }
     }
 
-    /// Everything up to here is settled in all lanes.
+    /// Everything up to here that was committed when it was read is settled, in all lanes. Unknown as long as something may have come
+    /// late that was not looked for yet, or is not worked off.
     pub fn settled_position(&self) -> Option<i64> {
-        self.held.values().map(|lane| lane.settled.position).min()
+        self.held.values().map(Lane::settled_position).min().flatten()
     }
 }
 
 impl Lane {
+    fn settled_position(&self) -> Option<i64> {
+        let is_known = self.settled_round > self.came_after && self.settled.late.is_none();
+        is_known.then_some(self.settled.position)
+    }
+
     /// With nothing in flight, everything that was read is settled, also where there was nothing to deliver.
     fn settle_if_idle(&mut self) {
         if self.read_count == self.settled_count {

@@ -23,7 +23,7 @@ use super::round::{self, Budget, Page, Round};
 use super::servers::Servers;
 use super::settling::{Holding, Meanwhile};
 use super::wake::Sleeper;
-use super::{flush, identity, lease, ring, session, share, sink};
+use super::{flush, identity, lease, parking, ring, session, share, sink};
 use crate::schema;
 
 /// Pages with records, by lane.
@@ -188,6 +188,7 @@ impl Link {
     async fn sweep(&mut self, options: &ReaderOptions) -> Result<()> {
         lease::forget_silent(&mut self.connection).await?;
         capture::forget_departed(&mut self.connection).await?;
+        parking::forget_unparked(&mut self.connection, options.retention.keep).await?;
         // First: the slot that it empties is one to turn to.
         let shortened = ring::shorten(&mut self.connection, options.retention).await?;
         if !shortened.slots.is_empty() {

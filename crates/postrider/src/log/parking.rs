@@ -7,7 +7,6 @@
 
 pub mod admin;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
@@ -69,8 +68,37 @@ pub struct Due {
 pub struct Attempt {
     /// The event.
     pub id: Uuid,
-    /// `None`: it was delivered, or is not wanted any more.
-    pub refused: Option<Refused>,
+    /// What came of it.
+    pub outcome: Tried,
+}
+
+/// What came of trying a parked event again.
+#[derive(Debug, Clone)]
+pub enum Tried {
+    /// The sink has it.
+    Delivered,
+    /// The sink's filter does not want it any more.
+    Filtered,
+    /// Once more.
+    Refused(Refused),
+}
+
+impl Tried {
+    fn refusal(&self) -> Option<&Refused> {
+        match self {
+            Self::Refused(refused) => Some(refused),
+            Self::Delivered | Self::Filtered => None,
+        }
+    }
+
+    /// As it is stored of an event that is done with.
+    fn fate(&self) -> Option<&'static str> {
+        match self {
+            Self::Delivered => Some("delivered"),
+            Self::Filtered => Some("filtered"),
+            Self::Refused(_) => None,
+        }
+    }
 }
 
 /// Parks events, except in lanes that were lost. Inside the transaction that stores the progress past them, which has locked the sink.
@@ -155,21 +183,17 @@ pub async fn resolve(
 ) -> Result<Vec<String>> {
     let mut transaction = connection.begin().await?;
     lock(&mut transaction, holder.sink).await?;
-    let delivered: Vec<Uuid> =
-        attempts.iter().filter(|attempt| attempt.refused.is_none()).map(|attempt| attempt.id).collect();
-    let keys: Vec<Option<String>> = sqlx::query_scalar(
-        "delete from postrider.parked p using postrider.leases l
-         where p.sink = $1 and p.destination = '' and p.id = any ($3) and l.sink = p.sink and l.lane = p.lane and l.owner = $2
-         returning p.key",
-    )
-    .bind(holder.sink)
-    .bind(holder.reader)
-    .bind(delivered)
-    .fetch_all(&mut *transaction)
-    .await?;
-    let keys: Vec<String> = keys.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().collect();
+    let (ids, fates): (Vec<Uuid>, Vec<&str>) =
+        attempts.iter().filter_map(|attempt| Some((attempt.id, attempt.outcome.fate()?))).unzip();
+    let keys: Vec<String> = sqlx::query_scalar(include_str!("sql/parked_delivered.sql"))
+        .bind(holder.sink)
+        .bind(holder.reader)
+        .bind(ids)
+        .bind(fates)
+        .fetch_all(&mut *transaction)
+        .await?;
     let refused: Vec<(Uuid, &Refused)> =
-        attempts.iter().filter_map(|attempt| Some((attempt.id, attempt.refused.as_ref()?))).collect();
+        attempts.iter().filter_map(|attempt| Some((attempt.id, attempt.outcome.refusal()?))).collect();
     if !refused.is_empty() {
         sqlx::query(include_str!("sql/parked_refused.sql"))
             .bind(holder.sink)
@@ -194,6 +218,20 @@ pub async fn resolve(
     .await?;
     transaction.commit().await?;
     Ok(free)
+}
+
+/// Removes what is known of events that the log has no more: those of a slot are there for eight sevenths of the retention, or longer.
+pub(super) async fn forget_unparked(connection: &mut PgConnection, retention: Duration) -> Result<()> {
+    sqlx::query(
+        "delete from postrider.unparked u using (
+             select id, sink, destination from postrider.unparked
+             where ended_at < clock_timestamp() - make_interval(secs => 2 * $1) order by ended_at limit 10000) old
+         where u.id = old.id and u.sink = old.sink and u.destination = old.destination",
+    )
+    .bind(retention.as_secs_f64())
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 /// The keys of these lanes that something is parked of.

@@ -65,6 +65,8 @@ pub enum Mood {
     Running,
     /// The sink takes no events.
     Waiting,
+    /// Somebody paused the sink; it sends nothing, and nothing is on its way.
+    Paused,
     /// The log cannot be read or progress not stored.
     Disconnected,
     /// It needs a person, and takes no lanes.
@@ -77,6 +79,7 @@ impl Mood {
         match self {
             Self::Running => "running",
             Self::Waiting => "waiting",
+            Self::Paused => "paused",
             Self::Disconnected => "disconnected",
             Self::Failed => "failed",
         }

@@ -38,14 +38,19 @@ fn settings() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// For connections beside those that read: the timeouts, the isolation and the plans that our statements are made for.
 pub fn well_mannered(options: PgConnectOptions) -> PgConnectOptions {
-    options.options(settings())
+    quiet(options.options(settings()))
+}
+
+/// The driver logs slow statements, each with its whole text: a round that waits for a busy server is no news, and not in SQL.
+fn quiet(options: PgConnectOptions) -> PgConnectOptions {
+    options.disable_statement_logging()
 }
 
 /// Connects, sets, verifies, and refuses a standby or a schema this program does not know.
 pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
     // With the first message of the connection, never by SET: through a pooler in transaction mode a SET would stay behind in a
     // session that the next user gets (an application then ran with enable_seqscan = off). Such a pooler refuses this message.
-    let options = options.clone().application_name("postrider").options(settings());
+    let options = well_mannered(options.clone().application_name("postrider"));
     let mut connection = options.connect().await.map_err(refused_by_pooler)?;
     verify(&mut connection).await?;
     if sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(&mut connection).await? {

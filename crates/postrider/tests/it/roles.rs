@@ -20,7 +20,9 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "progress" => ("select insert delete", false),
         "identity" | "ring" => ("select insert update", false),
         "bell" => ("select update", false),
-        "sinks" | "readers" | "in_flight" | "leases" | "parked" => ("select insert update delete", false),
+        "sinks" | "readers" | "in_flight" | "leases" | "parked" | "unparked" => {
+            ("select insert update delete", false)
+        }
         // It sweeps the rows and sees no more of them than their age.
         "departed" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"

@@ -6,7 +6,7 @@ use postrider_relay::SinkSettings;
 use rustix::fs::{Access, access, statvfs};
 
 use super::check::Report;
-use crate::commands::config::file_of;
+use crate::config::file_of;
 use crate::output;
 
 /// Less than this is soon full.

@@ -2,6 +2,7 @@
 
 use postrider::log::error::Result as LogResult;
 use sqlx::PgConnection;
+use time::OffsetDateTime;
 
 use super::check::{Report, few};
 use crate::commands::status::{self, Delivery, Seen, Sink};
@@ -138,11 +139,15 @@ fn said(sinks: &[Sink], report: &mut Report) {
     }
 }
 
+/// It cannot be mended, only told to others: a week is time enough, and then it is history.
+const MEMORABLE: time::Duration = time::Duration::WEEK;
+
 fn taken_back(sinks: &[Sink], report: &mut Report) {
+    let oldest = OffsetDateTime::now_utc() - MEMORABLE;
     let found: Vec<String> = sinks
         .iter()
         .filter_map(|sink| {
-            let at = moment::short(sink.delivery.taken_back_at?);
+            let at = moment::short(sink.delivery.taken_back_at.filter(|at| *at > oldest)?);
             Some(format!(
                 "{} of {}, last seen {at}",
                 output::events(sink.delivery.taken_back),
@@ -154,7 +159,8 @@ fn taken_back(sinks: &[Sink], report: &mut Report) {
         report.warn(
             "taken back",
             format!("delivered, and then taken back by a failover: {}", few(&found)),
-            "tell who received them (the relay's log names the ids); with log.standbys an event leaves only when a standby has it",
+            "tell who received them (the relay's log names the ids); with log.standbys an event leaves only when a standby has it. This is \
+             shown for a week",
         );
     }
 }

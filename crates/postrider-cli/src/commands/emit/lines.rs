@@ -83,17 +83,28 @@ struct Event<'l> {
 
 impl Line {
     /// What is wrong with it, if anything.
-    pub(super) fn check(&self) -> Result<(), serde_json::Error> {
+    pub(super) fn check(&self) -> Result<(), String> {
         // An array of the fields' values would be read as well, and is not what the server takes.
-        if !self.text.trim_start().starts_with('{') {
-            return serde_json::from_str::<IgnoredAny>(&self.text)
-                .and_then(|_| Err(serde_json::Error::custom("a JSON object is needed")));
-        }
-        serde_json::from_str::<Event<'_>>(&self.text).map(drop)
+        let read = if self.text.trim_start().starts_with('{') {
+            serde_json::from_str::<Event<'_>>(&self.text).map(drop)
+        } else {
+            serde_json::from_str::<IgnoredAny>(&self.text)
+                .and_then(|_| Err(serde_json::Error::custom("a JSON object is needed")))
+        };
+        read.map_err(|error| complaint(&error))
     }
 
     pub(super) fn is_blank(&self) -> bool {
         self.text.trim().is_empty()
+    }
+}
+
+/// The parser counts from the beginning of what it was given, and knows nothing of the file: each line is the first to it.
+fn complaint(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((said, _)) => format!("{said} at column {}", error.column()),
+        None => text,
     }
 }
 
@@ -102,7 +113,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str) -> Result<(), String> {
-        Line { number: 1, text: text.to_owned() }.check().map_err(|error| error.to_string())
+        Line { number: 1, text: text.to_owned() }.check()
     }
 
     #[test]
@@ -116,6 +127,7 @@ mod tests {
             (r#"{"type": "a"}"#, "missing field `payload`"),
             (r#"{"payload": 1}"#, "missing field `type`"),
             (r#"{"type": "a", "payload": 1, "kye": "7"}"#, "unknown field `kye`"),
+            (r#"{"type": "a", "payload": 1,}"#, "trailing comma at column 28"),
             (r#"{"type": "a", "payload": 1, "key": 7}"#, "invalid type: integer"),
             (r#"{"type": "a", "payload": 1} x"#, "trailing"),
         ] {

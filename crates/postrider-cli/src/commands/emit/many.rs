@@ -3,7 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use postrider::log;
 use serde_json::json;
 use sqlx::PgConnection;
@@ -125,7 +124,9 @@ fn unreadable(error: &io::Error, batch: &Batch, committed: &Committed) -> Stop {
 impl Batch {
     fn take(&mut self, line: Line) -> Result<(), Stop> {
         if !line.is_blank() {
-            line.check().context("it is not an event").map_err(|error| Stop::at(line.number, error))?;
+            line.check().map_err(|complaint| {
+                Stop::at(line.number, anyhow::anyhow!("it is not an event: {complaint}"))
+            })?;
         }
         self.bytes += line.text.len() + 1;
         self.lines.push(line);

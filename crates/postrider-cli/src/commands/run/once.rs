@@ -1,5 +1,7 @@
 //! `postrider run --once`: what is committed now, for people with cron.
 
+mod elsewhere;
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -7,6 +9,7 @@ use postrider::log::Servers;
 use postrider_relay::{Relay, SinkStatus, State};
 use sqlx::PgConnection;
 
+use self::elsewhere::Elsewhere;
 use super::failure;
 use super::signals::Signals;
 use crate::config::Config;
@@ -41,10 +44,15 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
                 // For good: sinks are asked at different moments, and what is settled stays so.
                 if !question.is_answered && question.is_due(sink, seems_done(sink, goal, lanes)) {
                     question.is_answered = is_done(&mut connection, sink, goal).await?;
+                    question.elsewhere.ask(&mut connection, sink, goal, lanes).await?;
                 }
-                if !question.is_answered {
-                    waiting.push(sink.clone());
+                if question.is_answered {
+                    continue;
                 }
+                if let Some(reason) = question.elsewhere.reason(&sink.name, patience) {
+                    return Err(Failure::new(Exit::Unavailable, anyhow::Error::msg(reason)));
+                }
+                waiting.push(sink.clone());
             }
             if waiting.is_empty() {
                 return Ok(Exit::Fine);
@@ -88,13 +96,15 @@ struct Question {
     pause: Duration,
     at: Option<Instant>,
     is_answered: bool,
+    elsewhere: Elsewhere,
 }
 
 impl Question {
     fn is_due(&mut self, sink: &SinkStatus, seems_done: bool) -> bool {
         let now = Instant::now();
         if self.delivered != sink.delivered && !seems_done {
-            *self = Self { delivered: sink.delivered, pause: STEP, at: Some(now + STEP), is_answered: false };
+            // It moves by our own hands.
+            *self = Self { delivered: sink.delivered, pause: STEP, at: Some(now + STEP), ..Self::default() };
             return false;
         }
         if self.at.is_some_and(|at| now < at) {
@@ -147,10 +157,7 @@ async fn is_done(connection: &mut PgConnection, sink: &SinkStatus, goal: i64) ->
 
 fn reason(sink: &SinkStatus) -> Option<String> {
     match &sink.state {
-        State::Waiting { reason, .. } | State::Disconnected { reason } | State::Failed { reason } => {
-            Some(format!("sink {:?}: {reason}", sink.name))
-        }
         State::Paused => Some(format!("sink {:?} is paused", sink.name)),
-        _ => None,
+        state => Some(format!("sink {:?}: {}", sink.name, state.trouble()?)),
     }
 }

@@ -51,10 +51,20 @@ pub(super) struct Standing {
     pub(super) names_only_some: bool,
 }
 
+/// What became of an event at a sink after it had been parked there.
+#[derive(Debug, Clone, FromRow)]
+pub(super) struct Unparked {
+    pub(super) sink: String,
+    /// `delivered`, `filtered` or `discarded`.
+    pub(super) fate: String,
+    pub(super) ended_at: OffsetDateTime,
+}
+
 /// An event at one sink.
 pub(super) struct AtSink {
     pub(super) standing: Standing,
     pub(super) parked: Vec<Parked>,
+    pub(super) unparked: Option<Unparked>,
     pub(super) filter: Filter,
 }
 
@@ -83,17 +93,30 @@ pub(super) async fn find(
         .bind(event.record.seq)
         .bind(&event.xid)
         .bind(i32::try_from(Report::MOST).unwrap_or(i32::MAX))
-        .fetch_all(connection)
+        .fetch_all(&mut *connection)
         .await?;
+    let unparked = unparked(connection, event.record.id).await?;
     let sinks = standings
         .into_iter()
         .map(|standing| {
             let parked = parked.iter().filter(|parked| parked.sink == standing.sink).cloned().collect();
+            let unparked = unparked.iter().find(|unparked| unparked.sink == standing.sink).cloned();
             let filter = filter::judge(configured, &standing.sink, &event.record);
-            AtSink { standing, parked, filter }
+            AtSink { standing, parked, unparked, filter }
         })
         .collect();
     Ok(Found::InLog(Box::new(event), sinks))
+}
+
+/// The last end at each sink comes first.
+async fn unparked(connection: &mut PgConnection, id: Uuid) -> Result<Vec<Unparked>> {
+    Ok(sqlx::query_as(
+        "select s.name as sink, u.fate, u.ended_at from postrider.unparked u join postrider.sinks s using (sink)
+         where u.id = $1 order by u.ended_at desc",
+    )
+    .bind(id)
+    .fetch_all(connection)
+    .await?)
 }
 
 async fn in_log(connection: &mut PgConnection, id: &str) -> Result<Option<Event>> {

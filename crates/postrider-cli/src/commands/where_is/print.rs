@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use super::filter::Filter;
-use super::find::{AtSink, Event, Standing};
+use super::find::{AtSink, Event, Standing, Unparked};
 use crate::{moment, output};
 
 /// As far as the statement counts.
@@ -69,12 +69,19 @@ fn fate(sink: &AtSink) -> Fate {
             fate("skipped", "not meant for it: the sink began behind this event".to_owned())
         }
         Some(true) => {
-            let (word, text) = match sink.filter {
-                Filter::Keeps => ("delivered", "delivered"),
-                Filter::LeavesOut => ("filtered", "left out by its filter, as it is configured now"),
-                Filter::Unknown => ("passed", "delivered, or left out by its filter if it has one"),
-            };
-            fate(word, format!("{text}{}", when(standing)))
+            if let Some(unparked) = &sink.unparked {
+                return unparked_fate(unparked);
+            }
+            let when = when(standing);
+            match sink.filter {
+                Filter::Keeps => fate("delivered", format!("delivered{when}")),
+                Filter::LeavesOut => {
+                    fate("filtered", format!("left out{when}, by its filter as it is configured now"))
+                }
+                Filter::Unknown => {
+                    fate("passed", format!("delivered{when}, or left out by its filter if it has one"))
+                }
+            }
         }
         Some(false) => match in_flight(standing) {
             Some(text) => fate("in flight", text),
@@ -86,10 +93,25 @@ fn fate(sink: &AtSink) -> Fate {
 fn when(standing: &Standing) -> String {
     match standing.settled_at {
         Some(at) if Some(at) == standing.history_begins => {
-            format!(" at {} or before; the history goes back no further", moment::text(at))
+            format!(" at {} or before (the history goes back no further)", moment::text(at))
         }
         Some(at) => format!(" at {}", moment::text(at)),
-        None => "; the history does not say when".to_owned(),
+        None => " (the history does not say when)".to_owned(),
+    }
+}
+
+/// It was parked, and is not any more.
+fn unparked_fate(unparked: &Unparked) -> Fate {
+    let at = moment::text(unparked.ended_at);
+    match unparked.fate.as_str() {
+        "discarded" => {
+            Fate { word: "discarded", text: format!("discarded at {at}, after it had been parked") }
+        }
+        "filtered" => Fate {
+            word: "filtered",
+            text: format!("left out by its filter at {at}, when it was tried again"),
+        },
+        _ => Fate { word: "delivered", text: format!("delivered at {at}, after it had been parked") },
     }
 }
 
@@ -161,7 +183,11 @@ pub(super) fn document(event: &Event, sinks: &[AtSink]) -> Value {
         .map(|sink| {
             let standing = &sink.standing;
             let fate = fate(sink);
-            let is_past = ["delivered", "filtered", "passed"].contains(&fate.word);
+            let is_past = ["delivered", "filtered", "passed", "discarded"].contains(&fate.word);
+            let settled_at = match &sink.unparked {
+                Some(unparked) => Some(unparked.ended_at),
+                None => standing.settled_at,
+            };
             let is_sending = fate.word == "in flight" && standing.flight.as_deref() == Some("sending");
             json!({
                 "sink": standing.sink,
@@ -169,7 +195,7 @@ pub(super) fn document(event: &Event, sinks: &[AtSink]) -> Value {
                 "text": fate.text,
                 "before": (fate.word == "waiting").then_some(standing.before.min(MOST)),
                 "is_exact": (fate.word == "waiting").then_some(standing.before <= MOST),
-                "settled_at": standing.settled_at.filter(|_| is_past).map(moment::text),
+                "settled_at": settled_at.filter(|_| is_past).map(moment::text),
                 "reader": standing.reader,
                 "in_flight_since": standing.sending_since.filter(|_| is_sending).map(moment::text),
                 "as_of": standing.heard_at.filter(|_| fate.word == "in flight").map(moment::text),

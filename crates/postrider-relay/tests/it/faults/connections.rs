@@ -78,6 +78,35 @@ async fn fault_7_a_relay_that_is_cut_off_in_every_settling_is_back_within_a_seco
     relay.stop().await;
 }
 
+/// A stored position says nothing about an event that came late, behind it: that it is delivered must not be forgotten too soon.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_7_what_came_late_and_could_not_be_settled_is_not_sent_again() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let mut slow = database.connect().await.unwrap();
+    let probe = Probe::new();
+    let relay = start(&database, vec![sink("probe", probe.target())]);
+    run(&mut slow, "begin; select postrider.emit('1', '{}', key => 'slow')").await;
+    run(&mut admin, "select postrider.emit('2', '{}', key => 'fast')").await;
+    probe.wait_for(1).await;
+    until(&mut admin, "select sum(events) = 0 from postrider.backlog").await;
+
+    run(&mut admin, "begin; lock table postrider.progress in share mode").await;
+    run(&mut slow, "commit").await;
+    probe.wait_for(2).await;
+    until(
+        &mut admin,
+        "select exists (select from pg_locks where relation = 'postrider.progress'::regclass and not granted)",
+    )
+    .await;
+    run(&mut admin, TERMINATE).await;
+    run(&mut admin, "commit").await;
+    until(&mut admin, "select sum(events) = 0 from postrider.backlog").await;
+    relay.stop().await;
+    let types: Vec<String> = probe.taken().into_iter().map(|taken| taken.r#type).collect();
+    assert_eq!(types, ["2", "1"], "each once");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_7_a_terminated_listener_is_replaced_and_nothing_else() {
     let database = database().await;

@@ -1,0 +1,118 @@
+//! `postrider run --once` beside other relays.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use postrider_testkit::{Process, Signal};
+
+use crate::support::{End, postrider_on};
+use crate::world::{ask, emit, installed, on, open_reader};
+
+/// Its lanes may be another relay's for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn once_says_who_holds_the_lanes_and_ends_after_its_patience() {
+    let database = installed().await;
+    // Files have one relay at a time, and this one delivers nothing.
+    let mut reader = open_reader(&database, "file").await;
+    let file = std::env::temp_dir().join(format!("{}.ndjson", database.name()));
+    let place = format!("file:{}", file.display());
+    let once = ["run", "--once", "--patience", "1s", "--to", &place];
+    on(&database, &once).expect(0);
+
+    emit(&database, "order.paid", "k").await;
+    let end = on(&database, &once).expect(69);
+    assert!(
+        end.stderr.contains("sink \"file\"") && end.stderr.contains("relay 1 holds them"),
+        "{}",
+        end.stderr
+    );
+    let batch = reader.next().await.unwrap();
+    reader.settle(&batch).await.unwrap();
+    on(&database, &once).expect(0);
+
+    // One that can be shared, of which half is ours.
+    let _shared = open_reader(&database, "null").await;
+    for key in 0..40 {
+        emit(&database, "order.paid", &key.to_string()).await;
+    }
+    let end = on(&database, &["run", "--once", "--patience", "1s", "--to", "null"]).expect(69);
+    assert!(end.stderr.contains("relay 1 holds them"), "{}", end.stderr);
+    let owed = "select count(*) from postrider.events e join postrider.cursors c using (lane) where c.sink = 'null' and e.seq > c.position";
+    assert_ne!(ask(&database, owed).await, "0");
+    let _ = std::fs::remove_file(file);
+}
+
+/// Where a sink begins is decided once, and who says it again to no effect is told.
+#[tokio::test]
+async fn a_start_that_is_not_heeded_is_said() {
+    let database = installed().await;
+    emit(&database, "order.paid", "k").await;
+    let files = ["a", "b"].map(|name| std::env::temp_dir().join(format!("{}-{name}", database.name())));
+    let once = |file: &std::path::Path| {
+        let place = format!("file:{}", file.display());
+        on(&database, &["run", "--once", "--to", &place, "--start", "earliest"]).expect(0)
+    };
+    let end = once(&files[0]);
+    assert!(!end.stderr.contains("--start is not heeded"), "{}", end.stderr);
+    let end = once(&files[1]);
+    assert!(end.stderr.contains("--start is not heeded"), "{}", end.stderr);
+    assert!(end.stderr.contains("postrider sinks forget"), "{}", end.stderr);
+    assert_eq!(std::fs::read_to_string(&files[1]).unwrap_or_default(), "", "it goes on where it stopped");
+    on(&database, &["sinks", "forget", "file", "--yes"]).expect(0);
+    once(&files[1]);
+    assert_eq!(std::fs::read_to_string(&files[1]).unwrap().lines().count(), 1);
+    for file in files {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+/// `postrider run --to stdout | head -1`
+#[tokio::test]
+async fn a_standard_output_that_is_closed_ends_the_relay() {
+    let database = installed().await;
+    emit(&database, "first", "k").await;
+    let words = ["run", "--listen", "off", "--to", "stdout", "--start", "earliest"];
+    let mut relay =
+        postrider_on(&database.url(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(relay.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("first"), "{line}");
+    emit(&database, "second", "k").await;
+    let end = tokio::task::spawn_blocking(|| End::from(relay.wait_with_output().unwrap()));
+    let end = tokio::time::timeout(Duration::from_secs(30), end).await.expect("it ends").unwrap().expect(69);
+    assert!(end.stderr.contains("standard output is closed: who read it has ended"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select count(*) from postrider.readers").await, "0", "it said goodbye");
+    let owed = "select sum(events) from postrider.backlog";
+    assert_eq!(ask(&database, owed).await, "1", "what nobody read is owed");
+}
+
+/// What a server takes its time for is no reason to print statements.
+#[tokio::test]
+async fn a_slow_statement_is_not_in_the_log() {
+    let database = installed().await;
+    let words = ["run", "--listen", "off", "--to", "null", "--start", "earliest"];
+    let relay = postrider_on(&database.url(), &words).stderr(Stdio::piped()).spawn().unwrap();
+    let mut slow = database.connect().await.unwrap();
+    sqlx::raw_sql("begin; lock table postrider.progress in share mode").execute(&mut slow).await.unwrap();
+    emit(&database, "order.paid", "k").await;
+    let waits = "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+                 where a.datname = current_database() and not l.granted
+                   and a.query_start < clock_timestamp() - interval '1.2 seconds'";
+    let begun = Instant::now();
+    while ask(&database, waits).await == "0" {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nothing waits");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    sqlx::raw_sql("commit").execute(&mut slow).await.unwrap();
+    let begun = Instant::now();
+    while ask(&database, "select sum(events) from postrider.backlog").await != "0" {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is not settled");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Process::find(i32::try_from(relay.id()).unwrap()).unwrap().signal(Signal::TERM).unwrap();
+    let end = End::from(relay.wait_with_output().unwrap()).expect(0);
+    for word in ["slow statement", "insert into", "postrider.progress"] {
+        assert!(!end.stderr.contains(word), "{word}: {}", end.stderr);
+    }
+}
