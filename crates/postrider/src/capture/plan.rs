@@ -257,7 +257,7 @@ async fn check_expressions(connection: &mut PgConnection, table: &Table, shape: 
     expressions.extend(table.headers.iter().map(|(name, text)| (format!("headers.{name}"), text.as_str())));
     let mut from = format!("(select (null::{}).*) as {}", shape.name, shape.alias);
     if let Some(parent) = &table.parent {
-        expressions.insert(0, ("parent.on".to_owned(), &parent.on));
+        expressions.insert(0, ("parent.by".to_owned(), &parent.on));
         from = format!("{from} cross join (select (null::{}).*) as parent", parent.table);
     }
     for (key, expression) in expressions {
