@@ -113,9 +113,8 @@ impl Examined {
     }
 
     /// What the environment was found to lack, at the key that asked for it.
-    pub(crate) fn finding(&self, path: &[&str], message: String) -> Finding {
-        let entry = self.tree.find(path);
-        Finding { place: entry.map(|entry| entry.place.clone()), ..Finding::new(message) }
+    pub(crate) fn finding<S: AsRef<str>>(&self, path: &[S], message: String) -> Finding {
+        Finding { place: part::place(&self.tree, path), ..Finding::new(message) }
     }
 
     /// The report with what was found later.

@@ -89,7 +89,7 @@ pub struct LogSettings {
     pub idle: (Duration, Duration),
     /// Whether producers are asked to wake the relay.
     pub hint: Hint,
-    /// How often the log is checked and the ring turned.
+    /// How often the log is checked, the ring turned, and the triggers of declared tables looked at.
     pub sweep: Duration,
     /// How long the database may take to answer before it is connected to anew.
     pub patience: Duration,

@@ -59,7 +59,7 @@ impl Declared {
 }
 
 /// Where the deepest of these keys is that is written.
-fn place(tree: &Node, path: &[String]) -> Option<Place> {
+pub(super) fn place<S: AsRef<str>>(tree: &Node, path: &[S]) -> Option<Place> {
     (1..=path.len()).rev().find_map(|depth| tree.find(&path[..depth])).map(|entry| entry.place.clone())
 }
 
@@ -76,7 +76,9 @@ pub(crate) fn path_of(error: &capture::Error) -> Option<Vec<String>> {
         | capture::Error::NotATable { table, .. }
         | capture::Error::Inherited { table, .. }
         | capture::Error::NoKey { table } => path(table, ""),
-        capture::Error::Twice { second, .. } => path(second, ""),
+        capture::Error::Twice { second: table, .. } | capture::Error::Overlap { partition: table, .. } => {
+            path(table, "")
+        }
         capture::Error::Database(_) => None,
     }
 }

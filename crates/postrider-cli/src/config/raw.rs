@@ -72,7 +72,7 @@ pub(crate) struct Log {
     pub(crate) idle: Idle,
     /// Whether producers are asked to wake the relay.
     pub(crate) hint: Hint,
-    /// How often the log is checked and the ring turned.
+    /// How often the log is checked, the ring turned, and the triggers of declared tables looked at.
     pub(crate) sweep: Span,
     /// How long the database may take to answer before the relay connects anew.
     pub(crate) patience: Span,

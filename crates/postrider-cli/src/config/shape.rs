@@ -163,6 +163,7 @@ impl Shape {
     }
 
     /// Whether the user chooses the names of its keys.
+    #[cfg(test)]
     pub(crate) fn is_of_names(&self) -> bool {
         matches!(self.children, Children::Named(_))
     }

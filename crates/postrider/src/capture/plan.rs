@@ -86,6 +86,8 @@ pub(super) struct Found {
     body: String,
     arguments: Vec<u8>,
     function: String,
+    definition: String,
+    function_definition: String,
 }
 
 /// Compares the declarations with what is installed.
@@ -157,6 +159,8 @@ pub(super) async fn installed(connection: &mut PgConnection) -> Result<Vec<Found
                 body: row.try_get("body")?,
                 arguments: row.try_get("tgargs")?,
                 function: row.try_get("function")?,
+                definition: row.try_get("definition")?,
+                function_definition: row.try_get("function_definition")?,
             })
         })
         .collect()
@@ -193,10 +197,7 @@ pub(super) async fn captured(
     notes.extend(moved.iter().cloned());
     let mut statements = Vec::new();
     if state != State::Installed {
-        statements.push(format!(
-            "create or replace function {function}() returns trigger\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp\nas {}",
-            dollar_quoted(body)
-        ));
+        statements.push(create_function(&function, body));
         statements.push(format!("revoke all on function {function}() from public"));
         statements.push(format!("drop trigger if exists \"{ROWS}\" on {name}"));
         statements.push(format!("drop trigger if exists \"{TRUNCATE}\" on {name}"));
@@ -212,12 +213,22 @@ pub(super) async fn captured(
         statements.push(format!("select postrider.note_partitions({})", literal(name)));
     }
     let state = if state == State::Installed && !moved.is_empty() { State::Outdated } else { state };
-    let reverse = vec![
-        format!("drop trigger if exists \"{ROWS}\" on {name}"),
-        format!("drop trigger if exists \"{TRUNCATE}\" on {name}"),
-        format!("drop function if exists {function}()"),
-    ];
+    let reverse = match ours.first() {
+        Some(before) => vec![create_function(&function, &before.body)],
+        None => vec![
+            format!("drop trigger if exists \"{ROWS}\" on {name}"),
+            format!("drop trigger if exists \"{TRUNCATE}\" on {name}"),
+            format!("drop function if exists {function}()"),
+        ],
+    };
     Ok(Difference { table: name.clone(), state, statements, reverse, notes })
+}
+
+fn create_function(name: &str, body: &str) -> String {
+    format!(
+        "create or replace function {name}() returns trigger\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp\nas {}",
+        dollar_quoted(body)
+    )
 }
 
 /// `ENABLE ALWAYS` of the triggers; on a partitioned table of every partition's too, because not every version passes it on.
@@ -255,7 +266,10 @@ pub(super) fn departing(shape: &Shape, column: &str, found: &[Found]) -> Differe
         ));
         statements.extend(always(name, &[DEPARTED], false));
     }
-    let reverse = vec![format!("drop trigger if exists \"{DEPARTED}\" on {name}")];
+    let reverse = match ours {
+        Some(_) => Vec::new(),
+        None => vec![format!("drop trigger if exists \"{DEPARTED}\" on {name}")],
+    };
     Difference { table: name.clone(), state, statements, reverse, notes: Vec::new() }
 }
 
@@ -269,7 +283,11 @@ fn orphan(found: &Found) -> Difference {
         table: found.relation_name.clone(),
         state: State::Orphaned,
         statements,
-        reverse: Vec::new(),
+        reverse: vec![
+            found.function_definition.trim_end().to_owned(),
+            found.definition.clone(),
+            format!("alter table {} enable always trigger \"{}\"", found.relation_name, found.name),
+        ],
         notes: vec![format!("its trigger \"{}\" is of a table that is not declared", found.name)],
     }
 }
