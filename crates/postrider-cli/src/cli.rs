@@ -5,7 +5,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use crate::commands::{
-    completions, config, dead, doctor, emit, init, man, rebase, run, sinks, sql, status, tail, where_is,
+    apply, completions, config, dead, doctor, emit, init, man, plan, rebase, recapture, run, sinks, sql,
+    status, tail, where_is,
 };
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
@@ -36,6 +37,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Init(init::Init),
+    Plan(plan::Plan),
+    Apply(apply::Apply),
+    Recapture(recapture::Recapture),
     Run(run::Run),
     Sql(sql::Sql),
     Emit(emit::Emit),
@@ -91,7 +95,10 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         match cli.command {
             Command::Init(command) => command.run(cli.json).await,
             Command::Run(command) => command.run().await,
-            Command::Sql(command) => command.run(cli.json),
+            Command::Plan(command) => command.run(cli.json).await,
+            Command::Apply(command) => command.run(cli.json).await,
+            Command::Recapture(command) => command.run(cli.json).await,
+            Command::Sql(command) => command.run(cli.json).await,
             Command::Emit(command) => command.run(cli.json).await,
             Command::Tail(command) => command.run(cli.json).await,
             Command::Status(command) => command.run(cli.json).await,

@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub(crate) mod apply;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod dead;
@@ -7,7 +8,9 @@ pub(crate) mod doctor;
 pub(crate) mod emit;
 pub(crate) mod init;
 pub(crate) mod man;
+pub(crate) mod plan;
 pub(crate) mod rebase;
+pub(crate) mod recapture;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sinks;

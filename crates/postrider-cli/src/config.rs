@@ -5,12 +5,12 @@
 
 mod as_text;
 mod check;
-mod database;
 mod environment;
 mod finding;
 mod hint;
 mod interpolate;
 mod layers;
+mod part;
 mod raw;
 mod read;
 mod schema;
@@ -18,6 +18,7 @@ mod secrets;
 mod shape;
 mod show;
 mod sinks;
+mod tables;
 mod tree;
 
 #[cfg(test)]
@@ -34,10 +35,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 use postrider_relay::settings::{RelaySettings, SinkSettings};
 
-pub(crate) use database::database;
 pub(crate) use environment::Environment;
 pub(crate) use finding::{Finding, Report};
 pub(crate) use layers::{Overrides, Source};
+pub(crate) use part::{Declared, database, declared, path_of};
 pub(crate) use schema::published as schema;
 pub(crate) use show::Shown;
 pub(crate) use sinks::file_of;
@@ -113,9 +114,8 @@ impl Examined {
     }
 
     /// What the environment was found to lack, at the key that asked for it.
-    pub(crate) fn finding(&self, path: &[&str], message: String) -> Finding {
-        let entry = self.tree.find(path);
-        Finding { place: entry.map(|entry| entry.place.clone()), ..Finding::new(message) }
+    pub(crate) fn finding<S: AsRef<str>>(&self, path: &[S], message: String) -> Finding {
+        Finding { place: part::place(&self.tree, path), ..Finding::new(message) }
     }
 
     /// The report with what was found later.

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt::{self, Write as _};
 
+use postrider::capture;
 use postrider::log::{self, advice};
 use sqlx::postgres::PgDatabaseError;
 
@@ -36,6 +37,15 @@ impl Failure {
 impl From<log::Error> for Failure {
     fn from(error: log::Error) -> Self {
         Self::new(Exit::of_log(&error), error)
+    }
+}
+
+impl From<capture::Error> for Failure {
+    fn from(error: capture::Error) -> Self {
+        match error {
+            capture::Error::Database(error) => log::Error::from(error).into(),
+            error => Self::new(Exit::Configuration, error),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use postrider::log::Servers;
-use postrider_relay::SinkStatus;
+use postrider_relay::{CaptureStatus, SinkStatus};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     /// Loopback unless somebody says otherwise: there is no login here.
     pub(crate) listen: SocketAddr,
     pub(crate) limits: watch::Receiver<Limits>,
+    /// How the triggers of the declared tables stand.
+    pub(crate) captured: watch::Receiver<CaptureStatus>,
 }
 
 /// What numbers are compared with, by those who are woken by them. A reload changes it.
@@ -79,7 +81,12 @@ pub(crate) async fn serve(
         .map_err(|e| Failure::new(Exit::Configuration, e))?;
     let address =
         listener.local_addr().with_context(refused).map_err(|e| Failure::new(Exit::Configuration, e))?;
-    let shown = Shown { status, database: Arc::new(Database::new(&database)), limits: settings.limits };
+    let shown = Shown {
+        status,
+        database: Arc::new(Database::new(&database)),
+        limits: settings.limits,
+        captured: settings.captured,
+    };
     let task = tokio::spawn(server::run(listener, router(shown), shutdown));
     Ok(Serving { address, task })
 }
@@ -90,6 +97,7 @@ struct Shown {
     status: Status,
     database: Arc<Database>,
     limits: watch::Receiver<Limits>,
+    captured: watch::Receiver<CaptureStatus>,
 }
 
 fn router(shown: Shown) -> Router {

@@ -1,6 +1,7 @@
 //! Carries the events of a Postrider log to its sinks: at least once, in order per key, one pipeline per sink.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod envelope;
 mod envelopes;
 mod face;
@@ -20,6 +21,7 @@ pub mod status;
 pub mod telemetry;
 pub mod units;
 
+pub use capture::CaptureStatus;
 pub use prepare::{PrepareError, Prepared, Preparer};
 pub use relay::{Relay, RelayError};
 pub use settings::{EnvelopeKind, LogSettings, Ordering, RelaySettings, Retry, SinkSettings};

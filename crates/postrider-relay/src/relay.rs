@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use crate::capture::{self, CaptureStatus};
 use crate::face::Face;
 use crate::memory::{self, Memory, Verdict};
 use crate::pipeline::{Fittings, Stop, supervise};
@@ -97,6 +98,9 @@ pub struct Relay {
     sinks: BTreeMap<String, Running>,
     /// What is shown of each sink, also to those who asked before a reload.
     faces: Arc<RwLock<Vec<Face>>>,
+    /// Looks after the triggers of declared tables.
+    sweeper: JoinHandle<()>,
+    captured: Arc<watch::Sender<CaptureStatus>>,
 }
 
 impl Relay {
@@ -110,7 +114,10 @@ impl Relay {
         let (sinks, faces) = (BTreeMap::new(), Arc::default());
         let batch_bytes = BatchBytes::default();
         let memory = Memory::new(settings.memory_limit, batch_bytes.clone());
-        let mut relay = Self { settings, pool, batch_bytes, memory, sinks, faces };
+        let captured = Arc::new(watch::Sender::new(CaptureStatus::default()));
+        let sweeper =
+            tokio::spawn(capture::look_after(Arc::clone(&settings), pool.clone(), Arc::clone(&captured)));
+        let mut relay = Self { settings, pool, batch_bytes, memory, sinks, faces, sweeper, captured };
         for (sink, preparer) in prepared {
             relay.launch(sink, preparer);
         }
@@ -146,6 +153,11 @@ impl Relay {
         move || faces.read().unwrap_or_else(PoisonError::into_inner).iter().map(Face::status).collect()
     }
 
+    /// How the triggers of the declared tables stand, now and later.
+    pub fn captured(&self) -> watch::Receiver<CaptureStatus> {
+        self.captured.subscribe()
+    }
+
     fn show(&self) {
         let faces = self.sinks.values().map(|sink| sink.face.clone()).collect();
         *self.faces.write().unwrap_or_else(PoisonError::into_inner) = faces;
@@ -171,6 +183,12 @@ impl Relay {
         }
         self.memory = Memory::new(settings.memory_limit, self.batch_bytes.clone());
         self.settings = Arc::new(settings);
+        self.sweeper.abort();
+        self.sweeper = tokio::spawn(capture::look_after(
+            Arc::clone(&self.settings),
+            self.pool.clone(),
+            Arc::clone(&self.captured),
+        ));
         for (sink, preparer) in prepared {
             if !self.sinks.contains_key(&sink.name) {
                 self.launch(sink, preparer);
@@ -239,6 +257,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
+        self.sweeper.abort();
         for sink in self.sinks.values() {
             sink.task.abort();
         }

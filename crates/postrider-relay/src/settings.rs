@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use postrider::capture::Table;
 use postrider::log::{Hint, Servers, Start};
 
 use crate::sinks::Target;
@@ -23,6 +24,8 @@ pub struct RelaySettings {
     pub drain: Duration,
     /// Connections of the pool that all sinks share for parking and retrying. Reading takes three more per sink.
     pub connections: u32,
+    /// Whose capture triggers are looked after.
+    pub tables: Vec<Table>,
     /// One pipeline each. Names are unique.
     pub sinks: Vec<SinkSettings>,
 }
@@ -37,6 +40,7 @@ impl RelaySettings {
             memory_limit: 500_000_000,
             drain: Duration::from_secs(10),
             connections: 4,
+            tables: Vec::new(),
             sinks,
         }
     }
@@ -45,7 +49,7 @@ impl RelaySettings {
 /// By hand: the options of a connection print its password.
 impl fmt::Debug for RelaySettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, database, log, memory_limit, drain, connections, sinks } = self;
+        let Self { name, database, log, memory_limit, drain, connections, tables, sinks } = self;
         f.debug_struct("RelaySettings")
             .field("name", name)
             .field("database", database)
@@ -53,6 +57,7 @@ impl fmt::Debug for RelaySettings {
             .field("memory_limit", memory_limit)
             .field("drain", drain)
             .field("connections", connections)
+            .field("tables", tables)
             .field("sinks", sinks)
             .finish()
     }
@@ -84,7 +89,7 @@ pub struct LogSettings {
     pub idle: (Duration, Duration),
     /// Whether producers are asked to wake the relay.
     pub hint: Hint,
-    /// How often the log is checked and the ring turned.
+    /// How often the log is checked, the ring turned, and the triggers of declared tables looked at.
     pub sweep: Duration,
     /// How long the database may take to answer before it is connected to anew.
     pub patience: Duration,

@@ -81,3 +81,24 @@ create or replace function postrider.has_failures(relation oid) returns boolean
         select from postrider.capture_failures f
         where to_regclass(f.relation)::oid in (select has_failures.relation union all select t.relid from pg_partition_tree(has_failures.relation) t))
 $$;
+
+-- What waits for `postrider recapture`, by table. Nothing of the rows.
+create or replace view postrider.uncaptured as
+    select f.relation, count(*) as failures, min(f.failed_at) as oldest, (array_agg(f.sqlstate order by f.failure desc))[1] as sqlstate
+    from (select failure, relation, failed_at, sqlstate from postrider.capture_failures order by failure limit 10000) f
+    group by f.relation;
+
+-- The partitions of captured tables, as they were when somebody looked: those that come or go since bring or take rows of which no
+-- trigger hears. By name, so that a dump carries it.
+create table if not exists postrider.partitions (
+    parent    text not null,
+    partition text not null,
+    primary key (parent, partition)
+);
+
+create or replace function postrider.note_partitions(captured regclass) returns void
+    language sql volatile set search_path = pg_catalog, pg_temp as $$
+    delete from postrider.partitions p where p.parent = captured::text;
+    insert into postrider.partitions (parent, partition)
+    select captured::text, t.relid::text from pg_partition_tree(captured) t where t.level > 0;
+$$;

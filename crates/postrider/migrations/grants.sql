@@ -32,6 +32,9 @@ begin
     -- Rows of the user's tables on their way through a cascade are none of its business, but for sweeping them.
     execute format('revoke select on postrider.departed from %I', relay);
     execute format('grant select (xid), delete on postrider.departed to %I', relay);
+    -- Of what could not be captured it sees how much there is, by a view; it notes which partitions there are.
+    execute format('revoke select on postrider.capture_failures from %I', relay);
+    execute format('grant insert on postrider.partitions to %I', relay);
     -- It reads where the numbering of events stands and cannot move it.
     execute format('grant select on all sequences in schema postrider to %I', relay);
     execute format('grant usage, update on sequence postrider.slot, postrider.progress_slot, postrider.armed, postrider.disarmed, postrider.armed_until to %I', relay);
@@ -46,6 +49,6 @@ begin
 
     -- What an operator looks at: where things stand and why, never a payload.
     execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
-        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles to %I', reader);
+        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions to %I', reader);
 end
 $install$;

@@ -5,10 +5,10 @@ use std::io;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use postrider::schema;
+use postrider::{capture, schema};
 use postrider_relay::sinks::Target;
 use serde_json::json;
-use sqlx::Connection as _;
+use sqlx::{Connection as _, PgConnection};
 
 use crate::config::{self, Depth, Examined, Finding, Overrides, Source, file_of};
 use crate::connect;
@@ -129,10 +129,13 @@ fn folders(examined: &Examined, findings: &mut Vec<Finding>) {
 /// What has to answer answers. Apart from what is wrong, what may be there later.
 async fn environment(examined: &Examined, findings: &mut Vec<Finding>, away: &mut Vec<Finding>) {
     let Some(config) = &examined.config else { return };
-    if let Err(failure) = database(config).await {
-        let message = failure.to_string();
-        let list = if failure.exit() == Exit::Unavailable { &mut *away } else { &mut *findings };
-        list.push(examined.finding(&["database"], message.trim_start_matches("error: ").to_owned()));
+    match database(config).await {
+        Ok(connection) => tables(examined, connection, findings).await,
+        Err(failure) => {
+            let message = failure.to_string();
+            let list = if failure.exit() == Exit::Unavailable { &mut *away } else { &mut *findings };
+            list.push(examined.finding(&["database"], message.trim_start_matches("error: ").to_owned()));
+        }
     }
     for sink in &config.relay.sinks {
         if let Err(message) = open(&sink.target).await {
@@ -170,11 +173,28 @@ fn try_folder(path: &Path) -> io::Result<()> {
     fs::remove_file(trial)
 }
 
-async fn database(config: &config::Config) -> Result<(), Failure> {
+async fn database(config: &config::Config) -> Result<PgConnection, Failure> {
     let mut connection = connect::open(config.relay.database.clone()).await?;
     schema::check_version(&mut connection).await?;
+    Ok(connection)
+}
+
+/// The declared tables and everything that is said of them are there, each looked at alone and then all of them together.
+async fn tables(examined: &Examined, mut connection: PgConnection, findings: &mut Vec<Finding>) {
+    let Some(config) = &examined.config else { return };
+    let declared = config.relay.tables.as_slice();
+    let mut errors = Vec::new();
+    for table in declared {
+        errors.extend(capture::plan(&mut connection, std::slice::from_ref(table)).await.err());
+    }
+    if errors.is_empty() {
+        errors.extend(capture::plan(&mut connection, declared).await.err());
+    }
+    for error in errors {
+        let path = config::path_of(&error).unwrap_or_else(|| vec!["tables".to_owned()]);
+        findings.push(examined.finding(&path, error.to_string()));
+    }
     let _ = connection.close().await;
-    Ok(())
 }
 
 impl Show {

@@ -183,7 +183,7 @@ async fn serve(
     closed: oneshot::Receiver<()>,
 ) -> Result<Option<Serving>, Failure> {
     let Some(http) = config.http else { return Ok(None) };
-    let settings = http::Settings { listen: http.listen, limits };
+    let settings = http::Settings { listen: http.listen, limits, captured: relay.captured() };
     let closed = async move { drop(closed.await) };
     let serving =
         http::serve(settings, Arc::new(relay.watcher()), config.relay.database.clone(), closed).await?;

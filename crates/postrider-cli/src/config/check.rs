@@ -14,7 +14,7 @@ use super::finding::Finding;
 use super::raw::{Feed, File, Listen, Start};
 use super::sinks::{Sink, file_of};
 use super::tree::{Node, Place};
-use super::{Alerts, Config, Depth, HttpSettings, LogSettings};
+use super::{Alerts, Config, Depth, HttpSettings, LogSettings, tables};
 use crate::connect;
 
 /// The binary with its buffers does not fit into less.
@@ -41,7 +41,7 @@ impl Checker<'_> {
         Some(if is_value { entry.value.place.clone() } else { entry.place.clone() })
     }
 
-    fn must(&mut self, holds: bool, paths: &[&[&str]], message: impl FnOnce() -> String) {
+    pub(super) fn must(&mut self, holds: bool, paths: &[&[&str]], message: impl FnOnce() -> String) {
         if !holds {
             let place = self.place(paths);
             self.findings.push(Finding { place, ..Finding::new(message()) });
@@ -78,6 +78,7 @@ impl Checker<'_> {
             self.feed(name, &sink.feed);
         }
         self.exclusive(file);
+        self.tables(file);
     }
 
     fn log(&mut self, file: &File) {
@@ -228,6 +229,7 @@ impl Checker<'_> {
             patience: file.log.patience.0,
             standbys: file.log.standbys,
         };
+        relay.tables = tables::declared(file);
         let http = match file.http.listen {
             Listen::Off => None,
             Listen::On(listen) => Some(HttpSettings { listen }),

@@ -131,7 +131,8 @@ fn split<'s>(
         let full: Vec<&str> = path.iter().copied().chain(below.iter().copied()).collect();
         if key == NAME || (path == ["sinks", NAME] && kinds().any(|kind| kind == key)) {
             sections.push((full, child));
-        } else if child.is_section() {
+        } else if child.is_section() && !(child.is_of_names() && child.children()[0].1.children().is_empty())
+        {
             split(child, below, path, leaves, sections);
         } else {
             leaves.push((below.clone(), child));
@@ -156,6 +157,9 @@ const FILE_HEAD: &str = "\
 # docs/configuration.md says the same as a table, with the variable and the flag for each key.
 ";
 
+/// Sections of names, with one that stands in the reference file.
+pub(crate) const EXAMPLES: &[(&str, &str)] = &[("tables", "public.orders")];
+
 /// The file in which every key stands with its default.
 pub(crate) fn reference() -> String {
     let mut text = FILE_HEAD.to_owned();
@@ -166,6 +170,12 @@ pub(crate) fn reference() -> String {
             text.push_str("sinks:\n");
             for (number, kind) in kinds().enumerate() {
                 sink(&mut text, kind, number == 0);
+            }
+        } else if let Some((_, name)) = EXAMPLES.iter().find(|(section, _)| *section == key) {
+            comment(&mut text, &shape.description, 0);
+            let _ = writeln!(text, "{key}:\n  {name}:");
+            for (key, shape) in shape.children().into_iter().flat_map(|(_, shape)| shape.children()) {
+                entry(&mut text, key, shape, 2);
             }
         } else {
             entry(&mut text, key, shape, 0);
@@ -196,7 +206,7 @@ fn entry(text: &mut String, key: &str, shape: &Shape, depth: usize) {
     }
     let indent = "  ".repeat(depth);
     let key = super::show::key(key);
-    if !shape.is_section() {
+    if !shape.is_section() || shape.is_of_names() {
         let value = shape.default.clone().or_else(|| shape.example.clone());
         let value = value.unwrap_or_else(|| Value::from("events.ndjson"));
         let _ = writeln!(text, "{indent}{key}: {}", in_yaml(&value));

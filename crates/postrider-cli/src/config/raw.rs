@@ -20,6 +20,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::as_text::as_text;
 use super::sinks::Sink;
+use super::tables::Table;
 use crate::logging;
 
 /// The configuration of Postrider
@@ -37,6 +38,9 @@ pub(crate) struct File {
     pub(crate) relay: Relay,
     /// When a delay is worth an alarm.
     pub(crate) alerts: Alerts,
+    /// Tables whose committed changes become events: under the name of each, with its schema, what is captured of it. `postrider plan`
+    /// shows what that takes, `postrider apply` does it.
+    pub(crate) tables: BTreeMap<String, Table>,
     /// Where events go: under a name of your choice, one kind of sink and how it is fed. The log knows a sink by this name.
     // Read apart, because a sink has one key that is its kind: see `sinks`.
     #[serde(deserialize_with = "read_apart")]
@@ -68,7 +72,7 @@ pub(crate) struct Log {
     pub(crate) idle: Idle,
     /// Whether producers are asked to wake the relay.
     pub(crate) hint: Hint,
-    /// How often the log is checked and the ring turned.
+    /// How often the log is checked, the ring turned, and the triggers of declared tables looked at.
     pub(crate) sweep: Span,
     /// How long the database may take to answer before the relay connects anew.
     pub(crate) patience: Span,

@@ -16,6 +16,7 @@ const ORDER: &[&str] = &[
     "log",
     "relay",
     "alerts",
+    "tables",
     "sinks",
     "http",
     "logs",
@@ -35,6 +36,30 @@ const ORDER: &[&str] = &[
     "connections",
     "lag",
     "stuck",
+    "entity",
+    "key",
+    "tenant",
+    "type",
+    "verbs",
+    "created",
+    "updated",
+    "deleted",
+    "restored",
+    "purged",
+    "changes",
+    "also",
+    "soft_delete",
+    "omit",
+    "ignore",
+    "extra",
+    "headers",
+    "context",
+    "parent",
+    "table",
+    "column",
+    "by",
+    "truncate",
+    "on_failure",
     "stdout",
     "file",
     "null",
@@ -135,6 +160,12 @@ impl Shape {
 
     pub(crate) fn is_section(&self) -> bool {
         !matches!(self.children, Children::None)
+    }
+
+    /// Whether the user chooses the names of its keys.
+    #[cfg(test)]
+    pub(crate) fn is_of_names(&self) -> bool {
+        matches!(self.children, Children::Named(_))
     }
 
     fn child(&self, key: &str) -> Option<&Self> {
@@ -250,6 +281,11 @@ fn takes(schema: &Map<String, Value>, type_name: &str) -> String {
         Some("number") => "number",
         Some("boolean") => "`true` or `false`",
         Some("array") => "list",
+        Some("object")
+            if schema.contains_key("additionalProperties") && !schema.contains_key("properties") =>
+        {
+            "names, each with a text"
+        }
         Some("object") => "section",
         _ => "text",
     }

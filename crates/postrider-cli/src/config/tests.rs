@@ -9,6 +9,8 @@ use sqlx::postgres::PgConnectOptions;
 use super::shape::{NAME, shape};
 use super::*;
 
+mod tables;
+
 const URL: (&str, &str) = ("DATABASE_URL", "postgres://me@h/shop");
 
 fn examined<const N: usize>(text: &str, variables: [(&str, &str); N]) -> Examined {
@@ -329,6 +331,13 @@ mod documents {
                     let path: Vec<&str> = ["sinks", name].into_iter().chain(rest.iter().copied()).collect();
                     examined.tree.find(&path).is_some()
                 }),
+                Some((section, [_, rest @ ..]))
+                    if !rest.is_empty() && document::EXAMPLES.iter().any(|(known, _)| known == section) =>
+                {
+                    let names = document::EXAMPLES.iter().filter(|(known, _)| known == section);
+                    let mut paths = names.map(|(section, name)| [&[*section, *name], rest].concat());
+                    rest.contains(&NAME) || paths.any(|path| examined.tree.find(&path).is_some())
+                }
                 _ => path.contains(&NAME) || examined.tree.find(path).is_some(),
             };
             assert!(is_there, "{} does not occur", path.join("."));

@@ -33,7 +33,7 @@ pub(super) const CLOCK_OFFSET: Metric = gauge(
 pub(super) const SCRAPE_FAILED: Metric = gauge(
     "postrider_scrape_failed",
     &["part"],
-    "1 if this part could not be asked from the database: backlog, lag, parked, ring, transactions",
+    "1 if this part could not be asked from the database: backlog, lag, parked, ring, transactions, capture",
 );
 pub(super) const BACKLOG: Metric = gauge(
     "postrider_backlog_events",
@@ -83,6 +83,21 @@ pub(super) const TRANSACTION_AGE: Metric = gauge(
     &["kind"],
     "Age of the oldest open transaction in the database: session or prepared; its own events wait for it",
 );
+pub(super) const CAPTURE_STATE: Metric = gauge(
+    "postrider_capture_table_state",
+    &["table", "state"],
+    "1 for the state of a declared table's trigger, 0 for the others: installed, missing, outdated, disabled; left out until it was looked at",
+);
+pub(super) const CAPTURE_SWEPT: Metric = gauge(
+    "postrider_capture_sweep_age_seconds",
+    NONE,
+    "Since the triggers of the declared tables were last looked at; left out where there are none",
+);
+pub(super) const CAPTURE_FAILURES: Metric = gauge(
+    "postrider_capture_failures",
+    &["table"],
+    "Writes whose events could not be recorded and wait for postrider recapture, counted to 10,000 in all",
+);
 pub(super) const CPU: Metric = Metric {
     name: "process_cpu_seconds_total",
     shape: Shape::Counter,
@@ -119,6 +134,9 @@ pub(super) const METRICS: &[Metric] = &[
     RETENTION,
     THRESHOLD,
     TRANSACTION_AGE,
+    CAPTURE_STATE,
+    CAPTURE_SWEPT,
+    CAPTURE_FAILURES,
     DATABASE_UP,
     CLOCK_OFFSET,
     SCRAPE_FAILED,

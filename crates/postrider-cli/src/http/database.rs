@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use postrider::capture::{self, Missing};
 use postrider::log::{Error, Servers, advice};
 use sqlx::{ConnectOptions as _, PgConnection};
 use time::OffsetDateTime;
@@ -63,6 +64,8 @@ pub(super) struct Seen {
     pub(super) ring: Option<Ring>,
     /// The oldest open one and the oldest prepared one, in seconds.
     pub(super) transactions: Option<(f64, f64)>,
+    /// What could not be captured, by table.
+    pub(super) uncaptured: Option<Vec<Missing>>,
 }
 
 #[derive(Debug)]
@@ -91,17 +94,18 @@ pub(super) struct Ring {
 
 impl Seen {
     fn nothing(up: Up) -> Self {
-        Self { up, backlog: None, lag: None, parked: None, ring: None, transactions: None }
+        Self { up, backlog: None, lag: None, parked: None, ring: None, transactions: None, uncaptured: None }
     }
 
     /// Each part, and whether it could not be had.
-    pub(super) fn parts(&self) -> [(&'static str, bool); 5] {
+    pub(super) fn parts(&self) -> [(&'static str, bool); 6] {
         [
             ("backlog", self.backlog.is_none()),
             ("lag", self.lag.is_none()),
             ("parked", self.parked.is_none()),
             ("ring", self.ring.is_none()),
             ("transactions", self.transactions.is_none()),
+            ("capture", self.uncaptured.is_none()),
         ]
     }
 }
@@ -191,6 +195,7 @@ async fn ask_everything(connection: &mut PgConnection, seen: &mut Seen) {
     seen.parked = had("parked", parked(connection).await);
     let transactions = sqlx::query_as(include_str!("sql/transactions.sql")).fetch_one(&mut *connection).await;
     seen.transactions = had("transactions", transactions);
+    seen.uncaptured = had("capture", capture::missing(connection).await);
     seen.ring = had("ring", ring_of(connection).await);
     // Last: with a large backlog it takes longest.
     seen.backlog = had("backlog", backlog(connection).await);
@@ -226,7 +231,7 @@ async fn ring_of(connection: &mut PgConnection) -> sqlx::Result<Ring> {
     Ok(ring)
 }
 
-fn had<T>(part: &str, result: sqlx::Result<T>) -> Option<T> {
+fn had<T, E: std::fmt::Display>(part: &str, result: Result<T, E>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(error) => {

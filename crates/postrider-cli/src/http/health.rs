@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use postrider::capture::Alarm;
 use postrider_relay::{SinkStatus, State as Doing};
 use serde::Deserialize;
 use serde_json::json;
@@ -52,9 +53,10 @@ pub(super) struct Wanted {
     format: Option<String>,
 }
 
-/// As `/readyz`; `?verbose` with a line for what is well too, `?format=json` for machines.
+/// As `/readyz`, and every declared table is captured as declared; `?verbose` with a line for what is well too, `?format=json` for machines.
 pub(super) async fn healthz(State(shown): State<Shown>, Query(wanted): Query<Wanted>) -> Response {
-    let health = Health::of(&shown).await;
+    let alarms = shown.captured.borrow().alarms.clone();
+    let health = Health { alarms, ..Health::of(&shown).await };
     match wanted.format.as_deref() {
         None | Some("text") => answer(health.is_well(), health.text(wanted.verbose.is_some())),
         Some("json") => {
@@ -77,15 +79,17 @@ fn code(is_well: bool) -> StatusCode {
 struct Health {
     database: Up,
     sinks: Vec<SinkStatus>,
+    /// Of declared tables. A relay is ready all the same: it carries what is captured.
+    alarms: Vec<Alarm>,
 }
 
 impl Health {
     async fn of(shown: &Shown) -> Self {
-        Self { database: shown.database.answers().await, sinks: (shown.status)() }
+        Self { database: shown.database.answers().await, sinks: (shown.status)(), alarms: Vec::new() }
     }
 
     fn is_well(&self) -> bool {
-        self.database.is_ok() && self.sinks.iter().all(is_well)
+        self.database.is_ok() && self.sinks.iter().all(is_well) && self.alarms.is_empty()
     }
 
     fn text(&self, is_verbose: bool) -> String {
@@ -106,6 +110,9 @@ impl Health {
         for sink in &self.sinks {
             line(is_well(sink), &redact(&format!("sink {} ({}): {}", sink.name, sink.kind, in_words(sink))));
         }
+        for Alarm { table, state, reason } in &self.alarms {
+            line(false, &format!("table {table}: {}: {reason}", state.word()));
+        }
         text.push_str(if self.is_well() { "well\n" } else { "not well\n" });
         text
     }
@@ -120,7 +127,12 @@ impl Health {
             }),
             Err(reason) => json!({ "well": false, "reason": reason }),
         };
-        json!({ "well": self.is_well(), "database": database, "sinks": sinks })
+        let tables: Vec<_> = self
+            .alarms
+            .iter()
+            .map(|alarm| json!({ "table": alarm.table, "state": alarm.state.word(), "reason": alarm.reason }))
+            .collect();
+        json!({ "well": self.is_well(), "database": database, "sinks": sinks, "tables": tables })
     }
 }
 

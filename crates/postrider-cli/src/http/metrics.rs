@@ -1,14 +1,17 @@
 //! `/metrics`.
 
-use axum::extract::State;
+use std::collections::BTreeMap;
+
+use axum::extract::State as Kept;
 use axum::http::header;
 use axum::response::IntoResponse;
-use postrider_relay::SinkStatus;
+use postrider::capture::State;
+use postrider_relay::{CaptureStatus, SinkStatus};
 
 use super::catalogue::{
-    BACKLOG, BACKLOG_EXACT, CLOCK_OFFSET, DATABASE_UP, LOG_LIMIT, OLDEST, PARKED, RETENTION, RING_AGE,
-    RING_BYTES, RING_FILLED, RING_HELD, SCRAPE_FAILED, SINK_INFO, SINK_SILENT, SINK_STATE, THRESHOLD,
-    TRANSACTION_AGE,
+    BACKLOG, BACKLOG_EXACT, CAPTURE_FAILURES, CAPTURE_STATE, CAPTURE_SWEPT, CLOCK_OFFSET, DATABASE_UP,
+    LOG_LIMIT, OLDEST, PARKED, RETENTION, RING_AGE, RING_BYTES, RING_FILLED, RING_HELD, SCRAPE_FAILED,
+    SINK_INFO, SINK_SILENT, SINK_STATE, THRESHOLD, TRANSACTION_AGE,
 };
 use super::database::{Ring, Seen};
 use super::text::{self, Text};
@@ -18,7 +21,7 @@ use super::{Limits, Shown, process, recorder};
 pub(super) const STATES: [&str; 8] =
     ["starting", "running", "standby", "waiting", "paused", "disconnected", "failed", "stopped"];
 
-pub(super) async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
+pub(super) async fn metrics(Kept(shown): Kept<Shown>) -> impl IntoResponse {
     let seen = shown.database.look().await;
     let sinks = (shown.status)();
     let mut text = Text::default();
@@ -26,6 +29,7 @@ pub(super) async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
     write_sinks(&mut text, &sinks);
     write_database(&mut text, &seen);
     write_limits(&mut text, *shown.limits.borrow());
+    write_captured(&mut text, &shown.captured.borrow());
     process::write(&mut text);
     ([(header::CONTENT_TYPE, text::CONTENT_TYPE)], text.finish())
 }
@@ -38,6 +42,22 @@ fn write_limits(text: &mut Text, limits: Limits) {
     let mut family = text.family(&THRESHOLD);
     family.sample(&[("alert", "lag")], limits.alerts.lag.as_secs_f64());
     family.sample(&[("alert", "stuck")], limits.alerts.stuck.as_secs_f64());
+}
+
+fn write_captured(text: &mut Text, captured: &CaptureStatus) {
+    const STATES: [State; 4] = [State::Installed, State::Missing, State::Outdated, State::Disabled];
+    let Some(swept_at) = captured.swept_at else { return };
+    text.family(&CAPTURE_SWEPT).sample(&[], swept_at.elapsed().unwrap_or_default().as_secs_f64());
+    // A parent is not declared by itself.
+    let mut tables: BTreeMap<&str, State> =
+        captured.tables.iter().map(|table| (table.as_str(), State::Installed)).collect();
+    tables.extend(captured.alarms.iter().map(|alarm| (alarm.table.as_str(), alarm.state)));
+    let mut family = text.family(&CAPTURE_STATE);
+    for (table, found) in tables {
+        for state in STATES {
+            family.sample(&[("table", table), ("state", state.word())], u8::from(state == found));
+        }
+    }
 }
 
 fn write_sinks(text: &mut Text, sinks: &[SinkStatus]) {
@@ -94,6 +114,12 @@ fn write_database(text: &mut Text, seen: &Seen) {
     }
     if let Some(ring) = &seen.ring {
         write_ring(text, ring);
+    }
+    if let Some(uncaptured) = &seen.uncaptured {
+        let mut family = text.family(&CAPTURE_FAILURES);
+        for missing in uncaptured {
+            family.sample(&[("table", &missing.relation)], missing.failures);
+        }
     }
     if let Some((session, prepared)) = seen.transactions {
         let mut family = text.family(&TRANSACTION_AGE);

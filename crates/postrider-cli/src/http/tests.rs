@@ -8,6 +8,7 @@ use std::future;
 use std::sync::Mutex;
 use std::time::SystemTime;
 
+use postrider::capture::Alarm;
 use postrider::schema::{self, Install};
 use postrider_relay::State;
 use postrider_testkit::{Database, PostgresServer, Template, Version, postgres};
@@ -19,11 +20,12 @@ use super::*;
 
 const WEEK: Duration = Duration::from_hours(168);
 
-fn settings(listen: SocketAddr) -> Settings {
+fn settings(listen: SocketAddr, captured: watch::Receiver<CaptureStatus>) -> Settings {
     let alerts = Alerts { lag: Duration::from_secs(5), stuck: Duration::from_mins(5) };
     Settings {
         listen,
         limits: watch::channel(Limits { retention: WEEK, max_log_size: Some(5_000_000_000), alerts }).1,
+        captured,
     }
 }
 
@@ -31,6 +33,7 @@ fn settings(listen: SocketAddr) -> Settings {
 struct World {
     address: SocketAddr,
     sinks: Arc<Mutex<Vec<SinkStatus>>>,
+    captured: watch::Sender<CaptureStatus>,
 }
 
 impl World {
@@ -38,10 +41,11 @@ impl World {
         start_counting();
         let sinks = Arc::new(Mutex::new(vec![sink("web", State::Running)]));
         let shown = Arc::clone(&sinks);
-        let settings = settings(([127, 0, 0, 1], 0).into());
+        let (captured, looked) = watch::channel(CaptureStatus::default());
+        let settings = settings(([127, 0, 0, 1], 0).into(), looked);
         let status: Status = Arc::new(move || shown.lock().unwrap().clone());
         let serving = serve(settings, status, url.parse().unwrap(), future::pending()).await.unwrap();
-        Self { address: serving.address, sinks }
+        Self { address: serving.address, sinks, captured }
     }
 
     fn set(&self, sinks: Vec<SinkStatus>) {
@@ -64,6 +68,17 @@ impl World {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Two tables, one of them with its trigger switched off.
+fn captured() -> CaptureStatus {
+    let off = Alarm {
+        table: "public.orders".to_owned(),
+        state: postrider::capture::State::Disabled,
+        reason: "it is switched off".to_owned(),
+    };
+    let tables = vec!["public.orders".to_owned(), "public.lines".to_owned()];
+    CaptureStatus { tables, alarms: vec![off], swept_at: Some(SystemTime::now()) }
 }
 
 fn sink(name: &str, state: State) -> SinkStatus {

@@ -5,8 +5,11 @@ use std::net::{Ipv4Addr, TcpListener};
 use crate::support::{End, empty_database, postrider, postrider_on};
 use crate::world::installed;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 17] = [
     "init",
+    "plan",
+    "apply",
+    "recapture",
     "run",
     "sql",
     "emit",

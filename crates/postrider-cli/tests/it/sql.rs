@@ -10,7 +10,7 @@ use sqlx::Row as _;
 use crate::support::{End, empty_database, postrider};
 
 /// Runs a script with Debian's psql.
-fn psql(database: &Database, script: &str) -> End {
+pub(crate) fn psql(database: &Database, script: &str) -> End {
     let mut child = database
         .server()
         .run_as("psql")

@@ -74,6 +74,17 @@ pub enum Error {
         /// As declared.
         second: String,
     },
+    /// A table and its partition, each with a trigger.
+    #[error(
+        "{partition} is a partition of {table}: with a capture trigger on both, every row would be captured twice; declare {table} alone, \
+         and take an old trigger of {partition} away with `postrider apply --remove-orphans`"
+    )]
+    Overlap {
+        /// Of the two, the one with partitions.
+        table: String,
+        /// Of the two, the partition.
+        partition: String,
+    },
     /// The database did not do what it was asked.
     #[error(transparent)]
     Database(#[from] sqlx::Error),

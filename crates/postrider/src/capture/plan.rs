@@ -1,15 +1,14 @@
 //! What is installed against what is declared.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use sqlx::{Connection, PgConnection, Row};
 
 use super::declaration::Table;
 use super::failure::{Error, Result};
 use super::generate::{self, TRIGGER, literal};
-use super::recapture;
 use super::shape::Shape;
+use super::{expressions, partitions};
 
 /// On every captured table, for each row.
 const ROWS: &str = TRIGGER;
@@ -57,6 +56,8 @@ pub struct Difference {
     pub statements: Vec<String>,
     /// What takes that back.
     pub reverse: Vec<String>,
+    /// What a person must know besides.
+    pub notes: Vec<String>,
 }
 
 /// What is installed against what is declared.
@@ -64,6 +65,8 @@ pub struct Difference {
 pub struct Plan {
     /// Declared tables and their parents, then orphans.
     pub tables: Vec<Difference>,
+    /// A declared table with a partition that has an orphaned trigger: together they would fire twice for one row.
+    pub(super) twice: Option<(String, String)>,
 }
 
 impl Plan {
@@ -74,19 +77,37 @@ impl Plan {
 }
 
 /// A trigger of ours, as it stands.
-struct Found {
-    relation: i64,
-    relation_name: String,
-    name: String,
-    always: bool,
-    inherited: bool,
+pub(super) struct Found {
+    pub(super) relation: i64,
+    pub(super) relation_name: String,
+    pub(super) name: String,
+    pub(super) always: bool,
+    pub(super) inherited: bool,
     body: String,
     arguments: Vec<u8>,
     function: String,
+    definition: String,
+    function_definition: String,
 }
 
 /// Compares the declarations with what is installed.
 pub async fn plan(connection: &mut PgConnection, tables: &[Table]) -> Result<Plan> {
+    let mut transaction = connection.begin().await?;
+    as_triggers_see(&mut transaction).await?;
+    let plan = within(&mut transaction, tables).await?;
+    transaction.rollback().await?;
+    Ok(plan)
+}
+
+/// The search path of the triggers, for this transaction. Names of types and tables come out as they must be written there, and
+/// the same for everybody who compares.
+pub(super) async fn as_triggers_see(connection: &mut PgConnection) -> Result<()> {
+    sqlx::query("select set_config('search_path', 'pg_catalog, pg_temp', true)").execute(connection).await?;
+    Ok(())
+}
+
+/// As [`plan`], in the caller's transaction, which sees names as triggers do.
+pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> Result<Plan> {
     let found = installed(connection).await?;
     let mut seen: BTreeMap<i64, &Table> = BTreeMap::new();
     let mut parents: BTreeSet<(String, String)> = BTreeSet::new();
@@ -97,7 +118,7 @@ pub async fn plan(connection: &mut PgConnection, tables: &[Table]) -> Result<Pla
         if let Some(first) = seen.insert(shape.oid, table) {
             return Err(Error::Twice { first: first.name.clone(), second: table.name.clone() });
         }
-        check_expressions(connection, table, &shape).await?;
+        expressions::check(connection, table, &shape).await?;
         let body = generate::function(table, &shape)?;
         wanted.extend([(shape.oid, ROWS), (shape.oid, TRUNCATE)]);
         plan.tables.push(captured(connection, &shape, &body, &found).await?);
@@ -110,15 +131,22 @@ pub async fn plan(connection: &mut PgConnection, tables: &[Table]) -> Result<Pla
         wanted.push((shape.oid, DEPARTED));
         plan.tables.push(departing(&shape, column, &found));
     }
+    let captured: Vec<i64> = seen.keys().copied().collect();
+    if let Some((table, partition)) = partitions::overlap(connection, &captured, &captured).await? {
+        return Err(Error::Overlap { table, partition });
+    }
+    let mut orphans = Vec::new();
     for found in found.iter().filter(|found| !found.inherited) {
         if !wanted.contains(&(found.relation, found.name.as_str())) {
+            orphans.push(found.relation);
             plan.tables.push(orphan(found));
         }
     }
+    plan.twice = partitions::overlap(connection, &captured, &orphans).await?;
     Ok(plan)
 }
 
-async fn installed(connection: &mut PgConnection) -> Result<Vec<Found>> {
+pub(super) async fn installed(connection: &mut PgConnection) -> Result<Vec<Found>> {
     let rows = sqlx::query(include_str!("sql/installed.sql")).fetch_all(connection).await?;
     rows.iter()
         .map(|row| {
@@ -131,13 +159,15 @@ async fn installed(connection: &mut PgConnection) -> Result<Vec<Found>> {
                 body: row.try_get("body")?,
                 arguments: row.try_get("tgargs")?,
                 function: row.try_get("function")?,
+                definition: row.try_get("definition")?,
+                function_definition: row.try_get("function_definition")?,
             })
         })
         .collect()
 }
 
 /// The row and the truncate trigger of one table.
-async fn captured(
+pub(super) async fn captured(
     connection: &mut PgConnection,
     shape: &Shape,
     body: &str,
@@ -158,12 +188,16 @@ async fn captured(
         found.inherited && !found.always && found.function == ours.first().map_or("", |ours| &ours.function)
     });
     let state = if state == State::Installed && partitions_off { State::Disabled } else { state };
+    let mut notes = Vec::new();
+    if let [one] = ours.as_slice() {
+        let other = if one.name == ROWS { TRUNCATE } else { ROWS };
+        notes.push(format!("the trigger \"{other}\" is gone"));
+    }
+    let moved = if shape.partitioned { partitions::moved(connection, shape).await? } else { Vec::new() };
+    notes.extend(moved.iter().cloned());
     let mut statements = Vec::new();
     if state != State::Installed {
-        statements.push(format!(
-            "create or replace function {function}() returns trigger\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp\nas {}",
-            dollar_quoted(body)
-        ));
+        statements.push(create_function(&function, body));
         statements.push(format!("revoke all on function {function}() from public"));
         statements.push(format!("drop trigger if exists \"{ROWS}\" on {name}"));
         statements.push(format!("drop trigger if exists \"{TRUNCATE}\" on {name}"));
@@ -175,12 +209,26 @@ async fn captured(
         ));
         statements.extend(always(name, &[ROWS, TRUNCATE], shape.partitioned));
     }
-    let reverse = vec![
-        format!("drop trigger if exists \"{ROWS}\" on {name}"),
-        format!("drop trigger if exists \"{TRUNCATE}\" on {name}"),
-        format!("drop function if exists {function}()"),
-    ];
-    Ok(Difference { table: name.clone(), state, statements, reverse })
+    if shape.partitioned && (state != State::Installed || !moved.is_empty()) {
+        statements.push(format!("select postrider.note_partitions({})", literal(name)));
+    }
+    let state = if state == State::Installed && !moved.is_empty() { State::Outdated } else { state };
+    let reverse = match ours.first() {
+        Some(before) => vec![create_function(&function, &before.body)],
+        None => vec![
+            format!("drop trigger if exists \"{ROWS}\" on {name}"),
+            format!("drop trigger if exists \"{TRUNCATE}\" on {name}"),
+            format!("drop function if exists {function}()"),
+        ],
+    };
+    Ok(Difference { table: name.clone(), state, statements, reverse, notes })
+}
+
+fn create_function(name: &str, body: &str) -> String {
+    format!(
+        "create or replace function {name}() returns trigger\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp\nas {}",
+        dollar_quoted(body)
+    )
 }
 
 /// `ENABLE ALWAYS` of the triggers; on a partitioned table of every partition's too, because not every version passes it on.
@@ -199,7 +247,7 @@ fn always(name: &str, triggers: &[&str], partitioned: bool) -> Vec<String> {
 }
 
 /// The trigger of a parent.
-fn departing(shape: &Shape, column: &str, found: &[Found]) -> Difference {
+pub(super) fn departing(shape: &Shape, column: &str, found: &[Found]) -> Difference {
     let name = &shape.name;
     let arguments = [column.as_bytes(), b"\0"].concat();
     let ours = found.iter().find(|found| found.relation == shape.oid && found.name == DEPARTED);
@@ -218,8 +266,11 @@ fn departing(shape: &Shape, column: &str, found: &[Found]) -> Difference {
         ));
         statements.extend(always(name, &[DEPARTED], false));
     }
-    let reverse = vec![format!("drop trigger if exists \"{DEPARTED}\" on {name}")];
-    Difference { table: name.clone(), state, statements, reverse }
+    let reverse = match ours {
+        Some(_) => Vec::new(),
+        None => vec![format!("drop trigger if exists \"{DEPARTED}\" on {name}")],
+    };
+    Difference { table: name.clone(), state, statements, reverse, notes: Vec::new() }
 }
 
 fn orphan(found: &Found) -> Difference {
@@ -228,7 +279,17 @@ fn orphan(found: &Found) -> Difference {
     if found.name == TRUNCATE {
         statements.push(format!("drop function if exists {}", found.function));
     }
-    Difference { table: found.relation_name.clone(), state: State::Orphaned, statements, reverse: Vec::new() }
+    Difference {
+        table: found.relation_name.clone(),
+        state: State::Orphaned,
+        statements,
+        reverse: vec![
+            found.function_definition.trim_end().to_owned(),
+            found.definition.clone(),
+            format!("alter table {} enable always trigger \"{}\"", found.relation_name, found.name),
+        ],
+        notes: vec![format!("its trigger \"{}\" is of a table that is not declared", found.name)],
+    }
 }
 
 /// Unique for the table, and readable.
@@ -243,46 +304,6 @@ async fn function_name(connection: &mut PgConnection, shape: &Shape) -> Result<S
     .await?)
 }
 
-/// Asks the server about every expression: a function is not looked at before it is called.
-async fn check_expressions(connection: &mut PgConnection, table: &Table, shape: &Shape) -> Result<()> {
-    let mut expressions: Vec<(String, &str)> = Vec::new();
-    let one = |name: &str, expression: &'_ Option<String>| -> Option<(String, String)> {
-        expression.as_ref().map(|expression| (name.to_owned(), expression.clone()))
-    };
-    let single = [one("type", &table.r#type), one("key", &table.key), one("tenant", &table.tenant)];
-    for (name, expression) in single.iter().flatten() {
-        expressions.push((name.clone(), expression));
-    }
-    expressions.extend(table.extra.iter().map(|(name, text)| (format!("extra.{name}"), text.as_str())));
-    expressions.extend(table.headers.iter().map(|(name, text)| (format!("headers.{name}"), text.as_str())));
-    let mut from = format!("(select (null::{}).*) as {}", shape.name, shape.alias);
-    if let Some(parent) = &table.parent {
-        expressions.insert(0, ("parent.on".to_owned(), &parent.on));
-        from = format!("{from} cross join (select (null::{}).*) as parent", parent.table);
-    }
-    for (key, expression) in expressions {
-        // In the extended protocol, which takes one statement: what closes the bracket and goes on is refused.
-        let asked = format!("select ({expression}\n)::text from {from} limit 0");
-        let answer =
-            sqlx::query(AssertSqlSafe(asked)).persistent(false).fetch_optional(&mut *connection).await;
-        if let Err(sqlx::Error::Database(error)) = answer {
-            let hint = match error.code().as_deref() {
-                Some("42P01") => "; another table must be named with its schema",
-                Some("42702") => "; put the table's name before the column",
-                _ => "",
-            };
-            return Err(Error::Expression {
-                table: table.name.clone(),
-                key,
-                expression: expression.to_owned(),
-                reason: error.message().to_owned(),
-                hint,
-            });
-        }
-    }
-    Ok(())
-}
-
 /// Between dollars that do not occur in it.
 pub(super) fn dollar_quoted(body: &str) -> String {
     let mut tag = "$postrider$".to_owned();
@@ -290,51 +311,4 @@ pub(super) fn dollar_quoted(body: &str) -> String {
         tag = format!("$postrider_{}$", tag.len());
     }
     format!("{tag}{body}{tag}")
-}
-
-/// How long a lock on a user's table is waited for before everybody else goes first.
-const LOCK_TIMEOUT: &str = "500ms";
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(250);
-
-/// Brings every declared table to where it should be, in one transaction; orphans only with `remove_orphans`. True if something was done.
-///
-/// A lock that is queued holds up everybody behind it, so it is asked for with a short patience, again and again.
-pub async fn apply(connection: &mut PgConnection, tables: &[Table], remove_orphans: bool) -> Result<Plan> {
-    let mut attempt = 1;
-    loop {
-        match attempted(connection, tables, remove_orphans).await {
-            Err(Error::Database(sqlx::Error::Database(error)))
-                if error.code().as_deref() == Some("55P03") && attempt < TRIES =>
-            {
-                attempt += 1;
-                tokio::time::sleep(PAUSE).await;
-            }
-            done => return done,
-        }
-    }
-}
-
-async fn attempted(connection: &mut PgConnection, tables: &[Table], remove_orphans: bool) -> Result<Plan> {
-    let mut transaction = connection.begin().await?;
-    sqlx::query("select set_config('lock_timeout', $1, true)")
-        .bind(LOCK_TIMEOUT)
-        .execute(&mut *transaction)
-        .await?;
-    let plan = plan(&mut transaction, tables).await?;
-    for difference in &plan.tables {
-        if difference.state == State::Orphaned && !remove_orphans {
-            continue;
-        }
-        for statement in &difference.statements {
-            sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut *transaction).await?;
-        }
-    }
-    // The tables whose triggers were made anew are locked against writers until the commit: what is kept of them comes before
-    // everything that follows.
-    for table in tables {
-        recapture::within(&mut transaction, table).await?;
-    }
-    transaction.commit().await?;
-    Ok(plan)
 }

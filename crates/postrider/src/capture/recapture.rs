@@ -5,18 +5,19 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use super::declaration::Table;
 use super::failure::Result;
 use super::generate::{self, literal};
-use super::plan::dollar_quoted;
+use super::plan::{as_triggers_see, dollar_quoted};
 use super::shape::Shape;
 
 /// Records what is kept of this table, in the order it happened, in one transaction; how many writes it was.
 pub async fn recapture(connection: &mut PgConnection, table: &Table) -> Result<u64> {
     let mut transaction = connection.begin().await?;
+    as_triggers_see(&mut transaction).await?;
     let count = within(&mut transaction, table).await?;
     transaction.commit().await?;
     Ok(count)
 }
 
-/// The same in the caller's transaction.
+/// The same in the caller's transaction, which sees names as triggers do.
 pub(super) async fn within(connection: &mut PgConnection, table: &Table) -> Result<u64> {
     const OURS: &str =
         "select count(*) from postrider.capture_failures where to_regclass(relation)::oid::bigint = any ($1)";

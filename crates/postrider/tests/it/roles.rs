@@ -26,7 +26,11 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         // It sweeps the rows and sees no more of them than their age.
         "departed" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
-        | "relays" | "troubles" => ("select", true),
+        | "relays" | "troubles" | "uncaptured" => ("select", true),
+        // Names of the user's tables, nothing of their rows.
+        "partitions" => ("select insert", true),
+        // Rows of the user's tables: nobody's business but the owner's.
+        "capture_failures" => ("", false),
         // The first two stand between the other views, and show which events there are.
         "cursor_groups"
         | "late"
@@ -34,7 +38,6 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         | "seq"
         | "sinks_sink_seq"
         | "parked_place_seq"
-        | "capture_failures"
         | "capture_failures_failure_seq" => ("select", false),
         "slot" | "progress_slot" | "armed" | "disarmed" | "armed_until" => ("usage select update", false),
         _ if slot("events_") || slot("progress_") => ("select truncate", false),
@@ -49,7 +52,9 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         "lanes" | "max_payload" | "schema_version" => [true; 4],
         "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
         | "checked_context" | "join_headers" | "ring_bell" | "remember_departed" | "base64"
-        | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" => [false; 4],
+        | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" | "note_partitions" => {
+            [false; 4]
+        }
         _ => return None,
     })
 }

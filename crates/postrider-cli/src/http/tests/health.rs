@@ -75,6 +75,14 @@ async fn healthz_says_why_and_what_to_do() {
 
     world.set(vec![sink("fine", State::Running)]);
     assert_eq!(world.get("/healthz").await, (200, "well\n".to_owned()));
+    // A table that is not captured is everybody's business, and no reason to take the relay away.
+    world.captured.send_replace(captured());
+    let body = "[-] table public.orders: disabled: it is switched off\nnot well\n".to_owned();
+    assert_eq!(world.get("/healthz").await, (503, body));
+    assert_eq!(world.get("/readyz").await, (200, "well\n".to_owned()));
+    let document: Value = serde_json::from_str(&world.get("/healthz?format=json").await.1).unwrap();
+    assert_eq!(document["tables"][0]["state"], "disabled");
+    world.captured.send_replace(CaptureStatus::default());
     assert_eq!(world.get("/healthz?format=xml").await.0, 400);
 }
 

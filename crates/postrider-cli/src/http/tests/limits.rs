@@ -35,7 +35,7 @@ async fn a_head_without_end_is_refused() {
 #[tokio::test]
 async fn a_port_that_is_taken_is_a_wrong_configuration() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let settings = super::settings(taken.local_addr().unwrap());
+    let settings = super::settings(taken.local_addr().unwrap(), watch::channel(CaptureStatus::default()).1);
     let options = sqlx::postgres::PgConnectOptions::new().into();
     let failure = serve(settings, Arc::new(Vec::new), options, future::pending()).await.unwrap_err();
     assert_eq!(failure.exit(), Exit::Configuration);
@@ -46,7 +46,7 @@ async fn a_port_that_is_taken_is_a_wrong_configuration() {
 async fn it_ends_when_told_although_a_client_holds_on() {
     let database = database().await;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let settings = super::settings(([127, 0, 0, 1], 0).into());
+    let settings = super::settings(([127, 0, 0, 1], 0).into(), watch::channel(CaptureStatus::default()).1);
     let shutdown = async { drop(stopped.await) };
     let serving =
         serve(settings, Arc::new(Vec::new), database.url().parse().unwrap(), shutdown).await.unwrap();

@@ -67,6 +67,9 @@ fn telemetry(sink: &str) -> Telemetry {
 async fn the_page_is_what_prometheus_expects_and_has_every_metric_we_document() {
     let database = log_with_backlog().await;
     let world = World::over(&database.url()).await;
+    run(&database, "insert into postrider.capture_failures (relation, operation, sqlstate, message) values ('public.orders', 'INSERT', '22012', 'x')")
+        .await;
+    world.captured.send_replace(captured());
     telemetry("web");
     let (code, page) = world.get("/metrics").await;
     assert_eq!(code, 200);
@@ -85,6 +88,14 @@ async fn the_page_is_what_prometheus_expects_and_has_every_metric_we_document() 
         String::from_utf8(said.stderr).unwrap(),
     );
     assert_eq!(said, (Some(0), String::new(), String::new()), "{page}");
+
+    assert_eq!(sample(&page, "postrider_capture_failures{table=\"public.orders\"}"), "1");
+    let state = |table: &str, state: &str| {
+        format!("postrider_capture_table_state{{table=\"public.{table}\",state=\"{state}\"}}")
+    };
+    assert_eq!(sample(&page, &state("orders", "installed")), "0");
+    assert_eq!(sample(&page, &state("orders", "disabled")), "1");
+    assert_eq!(sample(&page, &state("lines", "installed")), "1");
 
     let documented = METRICS.iter().chain(catalogue::METRICS).map(|metric| metric.name).collect();
     assert_eq!(described(&page), documented);

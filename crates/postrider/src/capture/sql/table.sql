@@ -1,6 +1,7 @@
--- A table by its name as written. $1 name
+-- A table by its name as written. Only catalogs are read: whoever looks after triggers needs no right to the table or its schema. $1 name
 select c.oid::bigint as oid, c.relkind, c.relnatts, format('%I.%I', n.nspname, c.relname) as name, quote_ident(c.relname) as alias,
        coalesce((select string_agg(i.inhrelid::regclass::text, ', ' order by i.inhrelid) from pg_inherits i where i.inhparent = c.oid), '') as children
-from pg_class c
-join pg_namespace n on n.oid = c.relnamespace
-where c.oid = to_regclass($1)
+from parse_ident($1) as written (part)
+join pg_namespace n on n.nspname = written.part[1]
+join pg_class c on c.relnamespace = n.oid and c.relname = written.part[2]
+where array_length(written.part, 1) = 2

@@ -151,7 +151,7 @@ async fn fault_58_inheriting_tables_are_refused_by_name() {
         .await;
         let refused = capture::plan(&mut connection, &[orders()]).await.unwrap_err();
         assert!(
-            matches!(&refused, Error::Inherited { children, .. } if children == "big"),
+            matches!(&refused, Error::Inherited { children, .. } if children == "public.big"),
             "{version}: {refused}"
         );
     }

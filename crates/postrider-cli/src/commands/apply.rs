@@ -1,0 +1,100 @@
+//! `postrider apply`: brings the triggers of the declared tables to what is declared.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use clap::Args;
+use postrider::capture::{self, Difference, State};
+use serde_json::{Value, json};
+
+use super::plan;
+use crate::connect::Target;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output;
+
+/// Install or renew the triggers of the declared tables
+///
+/// Everything happens in one transaction. Locks on your tables are asked for with half a second of patience, again and again: writers never
+/// queue up behind it for longer. Events that could not be recorded meanwhile are recorded with it. Needs the owner of the tables, who may
+/// create in the schema `postrider`.
+#[derive(Args)]
+#[command(after_long_help = "\
+Examples:
+  postrider plan && echo nothing to do
+  postrider apply
+  postrider apply --remove-orphans --yes      also take away the triggers of tables that are not declared any more")]
+pub(crate) struct Apply {
+    #[command(flatten)]
+    target: Target,
+
+    /// Also remove our triggers from tables that are not declared; asks first
+    #[arg(long)]
+    remove_orphans: bool,
+
+    /// Do not ask
+    #[arg(long, requires = "remove_orphans")]
+    yes: bool,
+}
+
+impl Apply {
+    pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
+        let declared = plan::written(&self.target)?;
+        let mut connection = self.target.connect().await?;
+        let planned = plan::planned(&mut connection, &declared).await?;
+        let orphans: Vec<&str> = orphans(&planned.tables);
+        if self.remove_orphans && !self.yes && !orphans.is_empty() && !confirmed(&orphans)? {
+            output::say("nothing was changed; with --yes they are removed");
+            return Ok(Exit::Found);
+        }
+        let done = capture::apply(&mut connection, &declared.tables, self.remove_orphans)
+            .await
+            .map_err(|error| declared.failure(error))?;
+        let is_done = |table: &&Difference| {
+            table.state != State::Installed && (table.state != State::Orphaned || self.remove_orphans)
+        };
+        let changed: Vec<&Difference> = done.tables.iter().filter(is_done).collect();
+        for table in &changed {
+            let now = if table.state == State::Orphaned { "removed" } else { "installed" };
+            output::say(&format!("{}: was {}, is {now}", output::plain(&table.table), table.state.word()));
+            for note in &table.notes {
+                output::say(&format!("  {}", output::plain(note)));
+            }
+        }
+        if changed.is_empty() {
+            output::say("everything is as declared: nothing to do");
+        }
+        if !self.remove_orphans && !orphans.is_empty() {
+            output::say(&format!(
+                "not declared and still captured: {}; `postrider apply --remove-orphans` takes their triggers away",
+                orphans.join(", ")
+            ));
+        }
+        if json {
+            let changed: Vec<Value> = changed.into_iter().map(plan::document).collect();
+            output::json(&json!({ "changed": changed, "orphans": orphans }))?;
+        }
+        Ok(Exit::Fine)
+    }
+}
+
+fn orphans(tables: &[Difference]) -> Vec<&str> {
+    let mut orphans: Vec<&str> = tables
+        .iter()
+        .filter(|table| table.state == State::Orphaned)
+        .map(|table| table.table.as_str())
+        .collect();
+    orphans.dedup();
+    orphans
+}
+
+/// Asks a person, if one is there.
+fn confirmed(orphans: &[&str]) -> Result<bool, Failure> {
+    output::say(&format!("not declared and still captured: {}", output::plain(&orphans.join(", "))));
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    let _ = write!(io::stderr(), "their changes will make no events any more; remove the triggers? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| Failure::new(Exit::Failed, error))?;
+    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
+}

@@ -1,0 +1,149 @@
+//! `postrider plan`, `apply`, `recapture` and `sql --format`.
+
+mod migrations;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use postrider_testkit::Database;
+use serde_json::json;
+
+use crate::support::{End, postrider_on};
+use crate::world::{ask, installed, run};
+
+/// A configuration file of its own, gone with the value.
+pub(crate) struct File(PathBuf);
+
+impl File {
+    pub(crate) fn new(database: &Database, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    /// The command with this file.
+    pub(crate) fn command(&self, database: &Database, words: &[&str]) -> Command {
+        let mut command = postrider_on(&database.url(), words);
+        command.args(["--config", self.0.to_str().unwrap()]);
+        command
+    }
+
+    pub(crate) fn run(&self, database: &Database, words: &[&str]) -> End {
+        End::of(&mut self.command(database, words))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+const ORDERS: &str = "create table public.orders (id int primary key, total int, secret text);
+     create table public.lines (id int primary key, order_id int)";
+const DECLARED: &str = "tables:\n  public.orders:\n    entity: order\n    omit: [secret]\n";
+
+#[tokio::test]
+async fn a_plan_is_shown_applied_and_done() {
+    let database = installed().await;
+    run(&database, ORDERS).await;
+    let file = File::new(&database, DECLARED);
+    let end = file.run(&database, &["plan"]).expect(2);
+    assert!(end.stdout.contains("public.orders  missing"), "{}", end.stdout);
+    assert!(end.stdout.contains("create trigger \"00_postrider\""), "{}", end.stdout);
+    assert!(end.stderr.contains("1 to do: `postrider apply`"), "{}", end.stderr);
+    let end = file.run(&database, &["apply"]).expect(0);
+    assert_eq!(end.stderr, "public.orders: was missing, is installed\n");
+    let end = file.run(&database, &["plan", "--json"]).expect(0);
+    assert_eq!(end.json()["done"], json!(true));
+    assert_eq!(end.json()["tables"][0]["state"], "installed");
+    assert_eq!(
+        file.run(&database, &["apply"]).expect(0).stderr,
+        "everything is as declared: nothing to do\n"
+    );
+    run(&database, "insert into orders values (1, 7, 'x')").await;
+    assert_eq!(
+        ask(&database, "select type || ' ' || payload from postrider.events").await.contains("secret"),
+        false
+    );
+
+    run(&database, "alter table orders disable trigger user").await;
+    assert_eq!(file.run(&database, &["plan", "--json"]).expect(2).json()["tables"][0]["state"], "disabled");
+    let changed = File::new(&database, "tables:\n  public.orders: { entity: purchase }\n");
+    let plan = changed.run(&database, &["plan", "--json"]).expect(2).json();
+    assert_eq!(plan["tables"][0]["state"], "outdated");
+    assert!(plan["tables"][0]["statements"][0].as_str().unwrap().contains("'purchase'"));
+}
+
+#[tokio::test]
+async fn orphans_are_named_and_removed_only_when_told() {
+    let database = installed().await;
+    run(&database, ORDERS).await;
+    File::new(&database, "tables:\n  public.lines: { entity: line }\n").run(&database, &["apply"]).expect(0);
+    let file = File::new(&database, DECLARED);
+    let end = file.run(&database, &["apply"]).expect(0);
+    assert!(end.stderr.contains("not declared and still captured: public.lines"), "{}", end.stderr);
+    let end = file.run(&database, &["apply", "--remove-orphans"]).expect(2);
+    assert!(end.stderr.contains("nothing was changed"), "{}", end.stderr);
+    let plan = file.run(&database, &["plan", "--json"]).expect(2).json();
+    assert_eq!(plan["tables"][1]["state"], "orphaned");
+    file.run(&database, &["apply", "--remove-orphans", "--yes"]).expect(0);
+    file.run(&database, &["plan"]).expect(0);
+    let functions = "select count(*) from pg_proc where proname = 'capture_public_lines'";
+    assert_eq!(ask(&database, functions).await, "0");
+}
+
+#[tokio::test]
+async fn what_the_database_says_about_a_declaration_comes_with_its_line() {
+    let database = installed().await;
+    run(&database, ORDERS).await;
+    for (text, line, said) in [
+        ("tables:\n  public.oders: { entity: order }\n", 2, "there is no table public.oders"),
+        (
+            "tables:\n  public.orders:\n    entity: order\n    omit: [secert]\n",
+            4,
+            "there is no column secert",
+        ),
+        ("tables:\n  public.orders:\n    entity: order\n    tenant: total +\n", 4, "syntax error"),
+        (
+            "tables:\n  public.orders:\n    entity: o\n    extra:\n      n: (select count(*) from lines)\n",
+            5,
+            "with its schema",
+        ),
+    ] {
+        let file = File::new(&database, text);
+        for words in [&["plan"][..], &["apply"], &["config", "check", "--depth", "environment"]] {
+            let end = file.run(&database, words).expect(78);
+            assert!(
+                end.stderr.contains(said) && end.stderr.contains(&format!("yaml:{line}")),
+                "{}",
+                end.stderr
+            );
+        }
+    }
+    let file = File::new(&database, DECLARED);
+    file.run(&database, &["config", "check", "--depth", "environment"]).expect(0);
+    let end = End::of(postrider_on(&database.url(), &["plan"]).current_dir(std::env::temp_dir().join(".")))
+        .expect(78);
+    assert!(end.stderr.contains("there is no postrider.yaml here"), "{}", end.stderr);
+}
+
+#[tokio::test]
+async fn what_could_not_be_recorded_is_recaptured() {
+    let database = installed().await;
+    run(&database, ORDERS).await;
+    let broken = "tables:\n  public.orders: { entity: order, tenant: 100 / total, on_failure: record }\n";
+    let file = File::new(&database, broken);
+    file.run(&database, &["apply"]).expect(0);
+    run(&database, "insert into orders values (1, 0), (2, 5)").await;
+    let end = file.run(&database, &["recapture"]).expect(1);
+    assert!(end.stderr.contains("public.orders still cannot be recorded"), "{}", end.stderr);
+    assert!(end.stderr.contains("division by zero"), "{}", end.stderr);
+    let mended =
+        "tables:\n  public.orders: { entity: order, tenant: '100 / nullif(total, 0)', on_failure: record }\n";
+    let file = File::new(&database, mended);
+    let end = file.run(&database, &["recapture", "public.orders", "--json"]).expect(0);
+    assert_eq!(end.json(), json!({ "recaptured": [{ "table": "public.orders", "writes": 1 }], "left": [] }));
+    assert_eq!(ask(&database, "select string_agg(key, ',' order by seq) from postrider.events").await, "2,1");
+    file.run(&database, &["recapture", "public.lines"]).expect(78);
+}
