@@ -5,8 +5,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use crate::commands::{
-    apply, completions, config, dead, doctor, emit, init, man, plan, rebase, recapture, run, sinks, sql,
-    status, tail, where_is,
+    apply, backfill, completions, config, dead, doctor, emit, init, man, plan, rebase, recapture, run, sinks,
+    sql, status, tail, where_is,
 };
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
@@ -40,6 +40,7 @@ enum Command {
     Plan(plan::Plan),
     Apply(apply::Apply),
     Recapture(recapture::Recapture),
+    Backfill(backfill::Backfill),
     Run(run::Run),
     Sql(sql::Sql),
     Emit(emit::Emit),
@@ -98,6 +99,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Command::Plan(command) => command.run(cli.json).await,
             Command::Apply(command) => command.run(cli.json).await,
             Command::Recapture(command) => command.run(cli.json).await,
+            Command::Backfill(command) => command.run(cli.json).await,
             Command::Sql(command) => command.run(cli.json).await,
             Command::Emit(command) => command.run(cli.json).await,
             Command::Tail(command) => command.run(cli.json).await,

@@ -1,6 +1,7 @@
 //! One module per command.
 
 pub(crate) mod apply;
+pub(crate) mod backfill;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod dead;

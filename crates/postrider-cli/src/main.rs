@@ -14,6 +14,7 @@ mod logging;
 mod moment;
 mod notify;
 mod output;
+mod progress;
 
 use std::process::ExitCode;
 

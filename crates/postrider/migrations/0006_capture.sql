@@ -102,3 +102,14 @@ create or replace function postrider.note_partitions(captured regclass) returns 
     insert into postrider.partitions (parent, partition)
     select captured::text, t.relid::text from pg_partition_tree(captured) t where t.level > 0;
 $$;
+
+-- How far a backfill has come: along the primary key, behind the row with these values.
+create table if not exists postrider.backfills (
+    relation    text        not null,
+    condition   text        not null,
+    place       text[],
+    emitted     bigint      not null default 0,
+    started_at  timestamptz not null default now(),
+    finished_at timestamptz,
+    primary key (relation, condition)
+);

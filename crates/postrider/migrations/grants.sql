@@ -33,7 +33,7 @@ begin
     execute format('revoke select on postrider.departed from %I', relay);
     execute format('grant select (xid), delete on postrider.departed to %I', relay);
     -- Of what could not be captured it sees how much there is, by a view; it notes which partitions there are.
-    execute format('revoke select on postrider.capture_failures from %I', relay);
+    execute format('revoke select on postrider.capture_failures, postrider.backfills from %I', relay);
     execute format('grant insert on postrider.partitions to %I', relay);
     -- It reads where the numbering of events stands and cannot move it.
     execute format('grant select on all sequences in schema postrider to %I', relay);

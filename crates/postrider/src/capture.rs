@@ -4,6 +4,7 @@
 //! [`generate`] makes one PL/pgSQL function of the two, and [`plan`] compares it with what is installed.
 
 mod apply;
+mod backfill;
 mod declaration;
 mod departed;
 mod expressions;
@@ -17,6 +18,7 @@ mod shape;
 mod sweep;
 
 pub use apply::apply;
+pub use backfill::{Backfill, Reached};
 pub use declaration::{Change, OnFailure, Parent, Table, Truncate, Verbs};
 pub(crate) use departed::forget_departed;
 pub use failure::{Error, Result};

@@ -2,7 +2,6 @@
 
 mod lines;
 mod many;
-mod progress;
 
 use std::path::PathBuf;
 

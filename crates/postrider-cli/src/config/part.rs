@@ -76,10 +76,14 @@ pub(crate) fn path_of(error: &capture::Error) -> Option<Vec<String>> {
         | capture::Error::NotATable { table, .. }
         | capture::Error::Inherited { table, .. }
         | capture::Error::NoKey { table } => path(table, ""),
+        capture::Error::NoSnapshot { table } => path(table, "verbs.snapshot"),
         capture::Error::Twice { second: table, .. } | capture::Error::Overlap { partition: table, .. } => {
             path(table, "")
         }
-        capture::Error::Database(_) => None,
+        capture::Error::NotCaptured { .. }
+        | capture::Error::NoPrimaryKey { .. }
+        | capture::Error::Condition { .. }
+        | capture::Error::Database(_) => None,
     }
 }
 

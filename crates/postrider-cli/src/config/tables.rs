@@ -84,11 +84,13 @@ pub(crate) struct Verbs {
     pub(crate) restored: String,
     /// A row went that had been softly deleted before.
     pub(crate) purged: String,
+    /// A row that was there before the table was captured, by `postrider backfill`.
+    pub(crate) snapshot: String,
 }
 
 impl Default for Verbs {
     fn default() -> Self {
-        let capture::Verbs { insert, update, delete, restore, purge } = capture::Verbs::default();
+        let capture::Verbs { insert, update, delete, restore, purge, snapshot } = capture::Verbs::default();
         let word = |verb: Option<String>| verb.unwrap_or_else(|| NONE.to_owned());
         Self {
             created: word(insert),
@@ -96,18 +98,20 @@ impl Default for Verbs {
             deleted: word(delete),
             restored: word(restore),
             purged: word(purge),
+            snapshot: word(snapshot),
         }
     }
 }
 
 impl Verbs {
-    fn each(&self) -> [(&'static str, &str); 5] {
+    fn each(&self) -> [(&'static str, &str); 6] {
         [
             ("created", &self.created),
             ("updated", &self.updated),
             ("deleted", &self.deleted),
             ("restored", &self.restored),
             ("purged", &self.purged),
+            ("snapshot", &self.snapshot),
         ]
     }
 }
@@ -172,6 +176,7 @@ impl Table {
                 delete: verb(&self.verbs.deleted),
                 restore: verb(&self.verbs.restored),
                 purge: verb(&self.verbs.purged),
+                snapshot: verb(&self.verbs.snapshot),
             },
             changes: self
                 .changes

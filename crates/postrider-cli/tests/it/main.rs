@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in the functions they share")]
 
+mod backfill;
 mod capture;
 mod config;
 mod dead;

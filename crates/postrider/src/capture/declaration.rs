@@ -77,6 +77,8 @@ pub struct Verbs {
     pub restore: Option<String>,
     /// Of a row that went after it had been softly deleted.
     pub purge: Option<String>,
+    /// Of a row that was there before, for which a backfill makes an event.
+    pub snapshot: Option<String>,
 }
 
 impl Default for Verbs {
@@ -87,6 +89,7 @@ impl Default for Verbs {
             delete: Some("deleted".to_owned()),
             restore: Some("restored".to_owned()),
             purge: None,
+            snapshot: Some("snapshot".to_owned()),
         }
     }
 }

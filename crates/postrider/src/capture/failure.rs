@@ -52,6 +52,34 @@ pub enum Error {
         /// As declared.
         table: String,
     },
+    /// Without triggers nothing keeps a snapshot from overtaking a change.
+    #[error(
+        "{table} is not captured as declared: run `postrider apply` first, so that changes during the backfill are recorded"
+    )]
+    NotCaptured {
+        /// As declared.
+        table: String,
+    },
+    /// Nothing to walk along.
+    #[error("{table} has no primary key: a backfill goes along it")]
+    NoPrimaryKey {
+        /// As declared.
+        table: String,
+    },
+    /// A declaration without a type for snapshots.
+    #[error("tables.{table}.verbs.snapshot is `none`: a backfill of it would make no event")]
+    NoSnapshot {
+        /// As declared.
+        table: String,
+    },
+    /// A condition that the server does not take.
+    #[error("the condition `{condition}` is not taken: {reason}")]
+    Condition {
+        /// As given.
+        condition: String,
+        /// What the server says.
+        reason: String,
+    },
     /// An expression that the server does not take.
     #[error("tables.{table}.{key}: {reason} in `{expression}`{hint}")]
     Expression {

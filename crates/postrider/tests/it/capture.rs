@@ -1,5 +1,6 @@
 //! Captured tables: every committed change of a row becomes a precise event.
 
+mod backfill;
 mod bypass;
 mod paths;
 mod shadow;

@@ -30,7 +30,7 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         // Names of the user's tables, nothing of their rows.
         "partitions" => ("select insert", true),
         // Rows of the user's tables: nobody's business but the owner's.
-        "capture_failures" => ("", false),
+        "capture_failures" | "backfills" => ("", false),
         // The first two stand between the other views, and show which events there are.
         "cursor_groups"
         | "late"

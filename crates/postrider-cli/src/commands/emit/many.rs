@@ -8,10 +8,10 @@ use serde_json::json;
 use sqlx::PgConnection;
 
 use super::lines::{Line, Source};
-use super::progress::Progress;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output;
+use crate::progress::Progress;
 
 /// A pipe that is silent for so long gets committed what it has brought.
 const SILENCE: Duration = Duration::from_millis(200);

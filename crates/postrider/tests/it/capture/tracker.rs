@@ -24,6 +24,7 @@ fn verbs(insert: &str, update: Option<&str>, delete: &str) -> Verbs {
         delete: Some(delete.to_owned()),
         restore: Some(insert.to_owned()),
         purge: None,
+        snapshot: None,
     }
 }
 

@@ -9,7 +9,7 @@ const EVERY: Duration = Duration::from_millis(100);
 const WIDTH: u64 = 30;
 
 /// A bar that is drawn over and over on one line of standard error; nothing if that is not a terminal.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     total: Option<u64>,
     started: Instant,
     next: Instant,
@@ -17,12 +17,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(total: Option<u64>) -> Self {
+    pub(crate) fn new(total: Option<u64>) -> Self {
         let now = Instant::now();
         Self { total, started: now, next: now + EVERY, shown: false }
     }
 
-    pub(super) fn show(&mut self, bytes: u64, events: u64) {
+    pub(crate) fn show(&mut self, bytes: u64, events: u64) {
         let now = Instant::now();
         if now < self.next || !io::stderr().is_terminal() {
             return;
@@ -33,7 +33,7 @@ impl Progress {
     }
 
     /// Takes the bar away, so that what is said next begins on a line of its own.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
