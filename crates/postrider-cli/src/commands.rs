@@ -1,6 +1,7 @@
 //! One module per command.
 
 pub(crate) mod apply;
+mod captured;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod dead;

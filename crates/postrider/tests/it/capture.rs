@@ -3,6 +3,7 @@
 mod bypass;
 mod paths;
 mod shadow;
+mod sweep;
 mod tracker;
 
 use postrider::capture::{self, OnFailure, Table};
