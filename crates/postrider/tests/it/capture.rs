@@ -2,6 +2,7 @@
 
 mod bypass;
 mod paths;
+mod record;
 mod shadow;
 mod sweep;
 mod tracker;
