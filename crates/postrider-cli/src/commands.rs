@@ -2,6 +2,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod backfill;
+mod captured;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod dead;

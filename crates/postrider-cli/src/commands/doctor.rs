@@ -1,5 +1,6 @@
 //! `postrider doctor`: is everything as it must be, and what to do if not.
 
+mod capture;
 mod check;
 mod files;
 mod log;
@@ -8,17 +9,19 @@ mod sessions;
 mod sinks;
 
 use clap::Args;
+use postrider::capture::Table;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use self::check::{Check, Grade, Report};
+use super::captured;
 use crate::config::{self, Outline};
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output;
 
-/// Check the server, the schema, the log, the sinks, and say what to do about what is wrong
+/// Check the server, the schema, the log, the captured tables, the sinks, and say what to do about what is wrong
 ///
 /// With a configuration, also the sinks that are in it and the files they write, as they are on this machine. Changes nothing. Works with any role that may connect; what the role may not see is said. Exits with 2 if something is bad.
 #[derive(Args)]
@@ -32,7 +35,8 @@ impl Doctor {
         let outline = config::outline(&self.target.source)?;
         let mut connection = self.target.connect_to_look().await?;
         let mut report = Report::default();
-        examine(&mut connection, &outline, &mut report).await?;
+        let tables = captured::declared(&self.target.source);
+        examine(&mut connection, &outline, tables.as_deref(), &mut report).await?;
         if let Some(sinks) = config::sinks(&self.target.source)? {
             files::examine(&sinks, &mut report);
         }
@@ -59,11 +63,13 @@ impl Doctor {
 async fn examine(
     connection: &mut PgConnection,
     outline: &Outline,
+    tables: Option<&[Table]>,
     report: &mut Report,
 ) -> Result<(), Failure> {
     server::examine(connection, report).await?;
     if log::is_installed(connection, report).await? {
         log::examine(connection, outline.max_log_size, report).await?;
+        capture::examine(connection, tables, report).await?;
         sinks::examine(connection, outline.sinks.as_deref(), report).await?;
     }
     sessions::examine(connection, report).await

@@ -11,6 +11,7 @@ use clap::Args;
 use postrider::schema;
 use postrider_relay::units::Span;
 
+use super::captured;
 use crate::config;
 use crate::connect::Target;
 use crate::exit::Exit;
@@ -25,7 +26,8 @@ pub(crate) use self::state::{STUCK, State, state};
 /// Asks only the database, so it is right whether or not a relay runs; what keeps a sink from taking events its relays write down there with
 /// their heartbeat. Any role that may see the views will do. Counts stop at 10,000 events for each lane; beyond that "at least" is
 /// said. Exits with 2 if something is wrong: a sink that takes nothing or has no relay, dead events, events that wait for more than five
-/// minutes, a ring that cannot turn, a log above `log.max_log_size` that cannot be shortened. Where there is a configuration file, a sink that is not in it is orphaned.
+/// minutes, a ring that cannot turn, a log above `log.max_log_size` that cannot be shortened, a
+/// declared table that is not captured as declared, events that could not be recorded. Where there is a configuration file, a sink that is not in it is orphaned.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -49,17 +51,19 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let outline = config::outline(&self.target.source)?;
+        let tables = captured::declared(&self.target.source);
         let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         let redraw = self.watch.is_some() && io::stdout().is_terminal() && !json;
         loop {
             let seen = gather(&mut connection).await?;
+            let captured = captured::look(&mut connection, tables.as_deref()).await?;
             let states: Vec<State> =
                 seen.sinks.iter().map(|sink| state(sink, &seen.slots, &outline)).collect();
             let text = if json {
-                format!("{}\n", print::document(&seen, &states))
+                format!("{}\n", print::document(&seen, &states, &captured))
             } else {
-                print::words(&seen, &states, self.lanes)
+                print::words(&seen, &states, &captured, self.lanes)
             };
             // From the top, and nothing of the last picture below.
             let wanted = if redraw {
@@ -67,7 +71,7 @@ impl Status {
             } else {
                 output::stream(&text)?
             };
-            let well = states.iter().all(|state| state.troubles.is_empty());
+            let well = states.iter().all(|state| state.troubles.is_empty()) && captured.is_well();
             let exit = if well { Exit::Fine } else { Exit::Found };
             match self.watch {
                 Some(Span(every)) if wanted => {

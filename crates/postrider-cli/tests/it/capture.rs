@@ -1,6 +1,7 @@
 //! `postrider plan`, `apply`, `recapture` and `sql --format`.
 
 mod migrations;
+mod relay;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -62,10 +63,8 @@ async fn a_plan_is_shown_applied_and_done() {
         "everything is as declared: nothing to do\n"
     );
     run(&database, "insert into orders values (1, 7, 'x')").await;
-    assert_eq!(
-        ask(&database, "select type || ' ' || payload from postrider.events").await.contains("secret"),
-        false
-    );
+    let event = ask(&database, "select type || ' ' || payload from postrider.events").await;
+    assert!(event.starts_with("order.created") && !event.contains("secret"), "{event}");
 
     run(&database, "alter table orders disable trigger user").await;
     assert_eq!(file.run(&database, &["plan", "--json"]).expect(2).json()["tables"][0]["state"], "disabled");
@@ -146,4 +145,44 @@ async fn what_could_not_be_recorded_is_recaptured() {
     assert_eq!(end.json(), json!({ "recaptured": [{ "table": "public.orders", "writes": 1 }], "left": [] }));
     assert_eq!(ask(&database, "select string_agg(key, ',' order by seq) from postrider.events").await, "2,1");
     file.run(&database, &["recapture", "public.lines"]).expect(78);
+}
+
+#[tokio::test]
+async fn status_and_doctor_say_what_is_not_captured() {
+    let database = installed().await;
+    run(&database, ORDERS).await;
+    let file = File::new(&database, DECLARED);
+    let capture = |end: End| end.json()["capture"].clone();
+    assert_eq!(
+        capture(file.run(&database, &["status", "--json"]).expect(2))["alarms"][0]["state"],
+        "missing"
+    );
+    file.run(&database, &["apply"]).expect(0);
+    assert_eq!(capture(file.run(&database, &["status", "--json"]).expect(0))["well"], json!(true));
+    let line = |end: End| end.stdout.lines().find(|line| line.contains("  capture  ")).unwrap().to_owned();
+    assert!(line(file.run(&database, &["doctor"])).starts_with("ok    capture"));
+
+    run(&database, "alter table orders disable trigger user").await;
+    let end = file.run(&database, &["status"]).expect(2);
+    assert!(end.stdout.contains("public.orders: its trigger is disabled: "), "{}", end.stdout);
+    assert!(line(file.run(&database, &["doctor"]).expect(2)).starts_with("bad   capture"));
+    // Seen without a file too.
+    let end = End::of(&mut postrider_on(&database.url(), &["status", "--json"])).expect(2);
+    assert_eq!(end.json()["capture"]["alarms"][0]["table"], "public.orders");
+
+    file.run(&database, &["apply"]).expect(0);
+    run(&database, "alter table orders rename column total to sum; insert into orders values (1, 7)").await;
+    let end = file.run(&database, &["status", "--json"]).expect(2);
+    assert_eq!(end.json()["capture"]["alarms"][0]["state"], "outdated");
+    assert_eq!(end.json()["capture"]["missing"][0]["writes"], 1);
+    file.run(&database, &["apply"]).expect(0);
+    file.run(&database, &["status"]).expect(0);
+    // Whoever may only look sees it as well.
+    run(&database, "alter table orders disable trigger user").await;
+    let role = format!("{}_reader", database.name());
+    run(&database, format!("create role \"{role}\" login in role postrider_reader")).await;
+    let mut looking = file.command(&database, &["status", "--json"]);
+    looking.env("DATABASE_URL", database.url_as(&role));
+    assert_eq!(End::of(&mut looking).expect(2).json()["capture"]["alarms"][0]["state"], "disabled");
+    run(&database, format!("drop role \"{role}\"")).await;
 }

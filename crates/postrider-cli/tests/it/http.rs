@@ -19,14 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CANARY: &str = "c4n4ry";
 
 /// A relay at work, as loud as it can be.
-struct Relay {
+pub(crate) struct Relay {
     child: Child,
     lines: Receiver<String>,
     said: Vec<String>,
 }
 
 impl Relay {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command
             .env("POSTRIDER_LOG", "trace")
             .stdout(Stdio::null())
@@ -40,7 +40,7 @@ impl Relay {
     }
 
     /// Where it serves, by its own word.
-    fn address(&mut self) -> SocketAddr {
+    pub(crate) fn address(&mut self) -> SocketAddr {
         loop {
             let line = self
                 .lines
@@ -55,7 +55,7 @@ impl Relay {
     }
 
     /// Tells it to stop, and answers with everything it said.
-    fn stop(mut self) -> String {
+    pub(crate) fn stop(mut self) -> String {
         let pid = i32::try_from(self.child.id()).unwrap();
         Process::find(pid).unwrap().signal(Signal::TERM).unwrap();
         self.said.extend(self.lines.iter());
@@ -76,7 +76,7 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
 }
 
 /// Asks until the answer is as wanted.
-fn until(address: SocketAddr, path: &str, is_wanted: impl Fn(u16, &str) -> bool) -> String {
+pub(crate) fn until(address: SocketAddr, path: &str, is_wanted: impl Fn(u16, &str) -> bool) -> String {
     let begin = Instant::now();
     loop {
         let (code, body) = get(address, path);

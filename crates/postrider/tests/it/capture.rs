@@ -3,7 +3,9 @@
 mod backfill;
 mod bypass;
 mod paths;
+mod record;
 mod shadow;
+mod sweep;
 mod tracker;
 
 use postrider::capture::{self, OnFailure, Table};

@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use super::gather::{Backlog, Lane, Seen, Sink, Slot};
 use super::state::State;
+use crate::commands::captured::Captured;
 use crate::{bytes, moment, output};
 
 /// For the eye: the sinks, what is wrong, the ring.
-pub(super) fn words(seen: &Seen, states: &[State], with_lanes: bool) -> String {
+pub(super) fn words(seen: &Seen, states: &[State], captured: &Captured, with_lanes: bool) -> String {
     const HEADINGS: &[&str] = &["SINK", "STATE", "BACKLOG", "OLDEST", "RATE", "PARKED", "DEAD", "CARRIED BY"];
     let mut text = String::new();
     if seen.sinks.is_empty() {
@@ -30,7 +31,10 @@ pub(super) fn words(seen: &Seen, states: &[State], with_lanes: bool) -> String {
             let _ = write!(text, "\n{}: {trouble}", output::plain(&sink.delivery.sink));
         }
     }
-    if states.iter().any(|state| !state.troubles.is_empty()) {
+    for trouble in captured.troubles() {
+        let _ = write!(text, "\n{trouble}");
+    }
+    if states.iter().any(|state| !state.troubles.is_empty()) || !captured.is_well() {
         text.push('\n');
     }
     text.push('\n');
@@ -144,7 +148,7 @@ fn ring(slots: &[Slot]) -> String {
 }
 
 /// For machines.
-pub(super) fn document(seen: &Seen, states: &[State]) -> Value {
+pub(super) fn document(seen: &Seen, states: &[State], captured: &Captured) -> Value {
     let sinks: Vec<Value> =
         seen.sinks.iter().zip(states).map(|(sink, state)| sink_document(sink, state)).collect();
     let slots: Vec<Value> = seen
@@ -162,8 +166,8 @@ pub(super) fn document(seen: &Seen, states: &[State]) -> Value {
             })
         })
         .collect();
-    let well = states.iter().all(|state| state.troubles.is_empty());
-    json!({ "well": well, "sinks": sinks, "ring": slots })
+    let well = states.iter().all(|state| state.troubles.is_empty()) && captured.is_well();
+    json!({ "well": well, "sinks": sinks, "capture": captured.document(), "ring": slots })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a rate is no count")]

@@ -31,7 +31,14 @@ const TABLE: &[Broken] = &[
     broken("relay:\n  drain: 5s\n  drain: 6s\n", 3, 3, &["`drain` is given twice; the first is on line 2"]),
     broken("log: {}\nrelay: {}\nlog: {}\n", 3, 1, &["`log` is given twice", "line 1"]),
     broken("relai: {}\n", 1, 1, &["unknown key `relai`", "did you mean `relay`?"]),
-    broken("tables: {}\n", 1, 1, &["unknown key `tables`", "possible here: database, log"]),
+    broken("archive: {}\n", 1, 1, &["unknown key `archive`", "possible here: database, log"]),
+    broken(
+        "tables:\n  public.a: { entity: a, omits: [x] }\n",
+        2,
+        26,
+        &["in `tables.public.a`", "did you mean `omit`?"],
+    ),
+    broken("tables:\n  public.a: { entity: a, on_failure: recrod }\n", 2, 38, &["did you mean `record`?"]),
     broken(
         "log:\n  retentoin: 7d\n",
         2,
