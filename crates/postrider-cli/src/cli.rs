@@ -2,6 +2,7 @@
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::runtime::Builder;
 
 use crate::commands::{
@@ -71,6 +72,7 @@ fn with_exit_status(command: clap::Command) -> clap::Command {
 
 /// Everything from the arguments to the exit status.
 pub(crate) fn main() -> Exit {
+    leave_no_core();
     let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
@@ -83,6 +85,11 @@ pub(crate) fn main() -> Exit {
             failure.exit()
         }
     }
+}
+
+/// Passwords and events are in its memory: no crash is to write them to a disk. Where it may not, its supervisor decides.
+fn leave_no_core() {
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {

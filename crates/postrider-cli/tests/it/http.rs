@@ -1,5 +1,7 @@
 //! `postrider run` as its supervisor and its monitor see it.
 
+mod canary;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
@@ -51,6 +53,13 @@ impl Relay {
             if object["message"] == "metrics and health are served" {
                 return object["address"].as_str().unwrap().parse().unwrap();
             }
+        }
+    }
+
+    fn until_said(&mut self, wanted: &str) {
+        while !self.said.last().is_some_and(|line| line.contains(wanted)) {
+            let line = self.lines.recv_timeout(PATIENCE);
+            self.said.push(line.unwrap_or_else(|_| panic!("no {wanted:?} in {:#?}", self.said)));
         }
     }
 

@@ -9,6 +9,7 @@ mod faults;
 mod file_sink;
 mod jq;
 mod kills;
+mod lanes_lost;
 mod operator;
 mod parking_storm;
 mod payloads;

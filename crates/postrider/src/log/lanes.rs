@@ -224,3 +224,30 @@ impl Lane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// What a relay remembers of events that it could not settle is forgotten by this: behind a position may stand what came late.
+    #[test]
+    fn a_position_counts_when_what_came_late_was_looked_for() {
+        let cursor = |position| Cursor::new(position, Arc::from("10:12:11"));
+        let mut lanes = Lanes::default();
+        lanes.adopt(1, BTreeMap::from([(0, cursor(100)), (1, cursor(90))]));
+        assert_eq!(lanes.settled_position(), None, "as stored: nothing was looked for");
+        lanes.on_read(0, &Page::empty(cursor(120)));
+        assert_eq!(lanes.settled_position(), None, "in one of two lanes");
+        lanes.on_read(1, &Page::empty(cursor(110)));
+        assert_eq!(lanes.settled_position(), Some(110));
+        let target = Arc::from("12:12:");
+        lanes.on_read(1, &Page::empty(cursor(110).within_late(&target, 50)));
+        assert_eq!(lanes.settled_position(), None, "in the middle of what came late");
+        lanes.on_read(1, &Page::empty(cursor(130)));
+        assert_eq!(lanes.settled_position(), Some(120));
+        lanes.adopt(2, BTreeMap::from([(0, cursor(100)), (2, cursor(500))]));
+        assert_eq!(lanes.settled_position(), None, "another lane has come");
+    }
+}

@@ -52,6 +52,13 @@ pub struct Page {
 }
 
 impl Page {
+    /// One that found nothing.
+    #[cfg(test)]
+    pub(super) fn empty(end: Cursor) -> Self {
+        let target = std::sync::Arc::clone(&end.snapshot);
+        Self { start: end.clone(), target, late: 0, records: Vec::new(), end, is_starved: false }
+    }
+
     /// The cursor when the first `delivered` records are, so that progress can stop anywhere.
     pub fn cursor_after(&self, delivered: usize) -> Cursor {
         if delivered >= self.records.len() {

@@ -43,7 +43,11 @@ fn as_a_child() {
                     let books = books.lock().unwrap();
                     (books.0.len(), books.1)
                 };
-                println!("state {}\ntook {events} {again} {}", watcher()[0].state.word(), resident());
+                let state = watcher()[0].state.clone();
+                println!("state {}\ntook {events} {again} {}", state.word(), resident());
+                if let Some(trouble) = state.trouble() {
+                    println!("trouble {}", trouble.replace('\n', " "));
+                }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
@@ -104,6 +108,7 @@ fn resident() -> u64 {
 pub enum Word {
     State(String),
     Took { events: usize, again: usize, resident: u64 },
+    Trouble(String),
     Ended(String),
 }
 
@@ -156,10 +161,19 @@ impl Child {
                     let count = |place| usize::try_from(number(place)).unwrap();
                     return Word::Took { events: count(1), again: count(2), resident: number(3) };
                 }
+                "trouble" => return Word::Trouble(line.clone()),
                 "ended" => return Word::Ended(line.clone()),
                 // The harness's own.
                 _ => {}
             }
+        }
+    }
+
+    /// Waits until it complains in these words.
+    pub async fn says(&mut self, words: &str) {
+        let begun = Instant::now();
+        while !matches!(self.next().await, Word::Trouble(trouble) if trouble.contains(words)) {
+            assert!(begun.elapsed() < PATIENCE, "it never says {words:?}");
         }
     }
 

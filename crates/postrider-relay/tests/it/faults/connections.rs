@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use postrider_relay::{LogSettings, Relay, RelaySettings};
+use postrider_relay::{LogSettings, Relay, RelaySettings, Retry};
 use postrider_testkit::{PostgresServer, Proxy, Settings, Version};
 use sqlx::{Connection as _, PgConnection};
 
 use super::load::Load;
 use super::{all_delivered, eventually, proxy_of, reason, rounds, run, runs, says, stays};
-use crate::support::{PATIENCE, Probe, database, database_on, settings, sink, start, until};
+use crate::support::{
+    Answer, PATIENCE, Probe, assert_in_order, database, database_on, emit_many, settings, sink, start, until,
+};
 
 const TERMINATE: &str = "select pg_terminate_backend(pid) from pg_stat_activity
     where datname = current_database() and application_name like 'postrider%'";
@@ -307,4 +309,28 @@ async fn fault_33_a_connection_that_is_dead_without_a_word_is_found_in_time() {
     late.stop().await;
     relay.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+/// The connections that ask about parked events are others, and may be the only ones that are dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_33_what_is_parked_is_tried_again_although_its_connection_died_without_a_word() {
+    let database = database().await;
+    let proxy = proxy_of(&database).await;
+    let mut admin = database.connect().await.unwrap();
+    let probe = Probe::answering(|_| Answer::Refuse);
+    let mut settings = behind(&proxy, &database, &probe);
+    settings.log.patience = Duration::from_secs(1);
+    settings.sinks[0].retry =
+        Retry { first: Duration::from_millis(50), factor: 1.0, max_attempts: 10_000, ..Retry::default() };
+    let relay = Relay::start(settings).unwrap();
+    emit_many(&mut admin, 0, 3, 1).await;
+    until(&mut admin, "select count(*) = 3 from postrider.parked").await;
+    until(&mut admin, "select max(attempts) > 3 from postrider.parked").await;
+    proxy.abandon();
+    probe.answer(|_| Answer::Take);
+    // What was tried and could not be stored is tried again by nobody else: the relay knows.
+    assert_in_order(&probe.wait_for(3).await);
+    until(&mut admin, "select not exists (select from postrider.parked)").await;
+    relay.stop().await;
+    assert_eq!(probe.count(), 3, "each once");
 }

@@ -1,13 +1,11 @@
 //! Too little memory, too few files, one core.
 
-use std::time::Duration;
-
 use postrider_relay::{Relay, RelayError, State};
 
 use super::child::Child;
 use super::load::Load;
 use super::{all_delivered, eventually, run};
-use crate::support::{PATIENCE, Probe, database, emit_many, settings, sink, start};
+use crate::support::{PATIENCE, Probe, database, emit_many, settings, sink, start, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_115_over_the_memory_limit_a_relay_drains_hands_its_lanes_back_and_ends() {
@@ -48,6 +46,7 @@ async fn fault_115_without_a_free_file_handle_a_relay_waits_and_goes_on() {
     )
     .await;
     child.is(&["disconnected", "failed"]).await;
+    child.says("Too many open files").await;
     emit_many(&mut writer, 1000, 1000, 100).await;
     child.limit_files(1024);
     let again = child.took(2000).await;
@@ -56,13 +55,17 @@ async fn fault_115_without_a_free_file_handle_a_relay_waits_and_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_115_one_core_and_no_place_for_its_messages_are_enough() {
+async fn fault_115_one_core_64_files_and_no_place_for_its_messages_are_enough() {
     let database = database().await;
     let mut writer = database.connect().await.unwrap();
     // Its standard error is a disk that is full.
-    let mut child =
-        Child::start(&database.url(), &["sh", "-c", "exec taskset -c 0 \"$0\" \"$@\" 2>/dev/full"]);
-    child.open_gate().await;
+    let limits = "ulimit -n 64; exec taskset -c 0 \"$0\" \"$@\" 2>/dev/full";
+    let mut child = Child::start(&database.url(), &["sh", "-c", limits]);
     emit_many(&mut writer, 0, 5000, 100).await;
-    tokio::time::timeout(Duration::from_secs(30), child.took(5000)).await.unwrap();
+    // It has something to say, and no place for it.
+    child.says("the gate is closed").await;
+    child.open_gate().await;
+    let again = child.took(5000).await;
+    assert_eq!(again, 0, "each once");
+    until(&mut writer, "select sum(events) = 0 from postrider.backlog").await;
 }

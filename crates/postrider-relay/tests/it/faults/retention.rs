@@ -47,6 +47,14 @@ async fn fault_44_a_slot_with_undelivered_rows_is_never_emptied() {
         .unwrap();
     assert_eq!(slots, 8, "the whole ring is full");
     assert!(matches!(relay.status()[0].state, State::Waiting { .. }));
+    // Who is in the way is said to whoever asks the database: of every slot that is not written just now, and why.
+    until(
+        &mut writer,
+        "select count(*) = 7 and bool_and(held_by = array['away'] and bytes > 0) from postrider.slots where not is_current",
+    )
+    .await;
+    until(&mut writer, "select count(*) = 1 from postrider.troubles where sink = 'away' and trouble like '%the probe is away%'")
+        .await;
 
     away.answer(|_| Answer::Take);
     assert_in_order(&away.wait_for(1200).await);

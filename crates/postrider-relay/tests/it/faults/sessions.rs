@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider_relay::{Relay, Retry, SinkSettings};
 
 use super::load::Load;
-use super::{all_delivered, proxy_of, run, runs, state};
+use super::{all_delivered, proxy_of, reason, run, runs, state};
 use crate::support::{Answer, Probe, database, settings, sink, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,11 +75,15 @@ async fn fault_29_a_round_that_takes_too_long_is_read_with_smaller_pages() {
     settings.log.lease = Duration::from_secs(3);
     let relay = Relay::start(settings).unwrap();
     let begun = std::time::Instant::now();
+    let mut said = String::new();
     while probe.count() < EVENTS {
+        said = reason(&relay).unwrap_or(said);
         assert!(begun.elapsed() < Duration::from_mins(1), "{} have come, {:?}", probe.count(), state(&relay));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     crate::support::assert_in_order(&probe.taken());
+    assert_eq!(probe.count(), EVENTS, "each once");
+    assert!(said.contains("the database did not answer within"), "it says why: {said:?}");
     proxy.heal();
     runs(&relay).await;
     relay.stop().await;

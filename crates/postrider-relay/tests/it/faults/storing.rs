@@ -7,7 +7,9 @@ use postrider_testkit::{PostgresServer, Settings, Version};
 
 use super::load::Load;
 use super::{all_delivered, compare, eventually, run, runs, says, stays};
-use crate::support::{Answer, PATIENCE, Probe, database, database_on, emit_many, sink, start, until};
+use crate::support::{
+    Answer, PATIENCE, Probe, assert_in_order, database, database_on, emit_many, sink, start, until,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_30_a_deadlock_while_settling_is_tried_again() {
@@ -28,7 +30,8 @@ async fn fault_30_a_deadlock_while_settling_is_tried_again() {
     run(&mut other, "set deadlock_timeout = '1min'").await;
     for round in 0..2 {
         run(&mut other, "begin; lock table postrider.parked in share row exclusive mode").await;
-        emit_many(&mut writer, round * 1000, 1000, 1000).await;
+        // Of one key of a hundred all are refused.
+        emit_many(&mut writer, round * 1000, 1000, 100).await;
         until(
             &mut writer,
             "select exists (select from pg_locks where relation = 'postrider.parked'::regclass and not granted)",
@@ -37,11 +40,48 @@ async fn fault_30_a_deadlock_while_settling_is_tried_again() {
         run(&mut other, "update postrider.sinks set name = name; commit").await;
         until_parked(&mut writer, 10 * (round + 1)).await;
     }
-    probe.wait_for(1980).await;
+    assert_in_order(&probe.wait_for(1980).await);
+    let parked: Vec<(i64, String)> =
+        sqlx::query_as("select type::bigint, state from postrider.parked order by place")
+            .fetch_all(&mut writer)
+            .await
+            .unwrap();
+    let wanted: Vec<(i64, String)> =
+        (0..20).map(|n| (n * 100 + 77, if n == 0 { "waiting" } else { "behind" }.to_owned())).collect();
+    assert_eq!(parked, wanted, "the others behind the first, in order");
     eventually("all is settled", || relay.status()[0].in_flight == 0).await;
     assert_eq!(probe.count(), 1980, "each once");
     let said = deadlocks(&mut writer).await;
     assert!(said >= 1, "no deadlock happened");
+    relay.stop().await;
+}
+
+/// Read committed cannot meet one; a trigger of somebody's, or a proxy, may bring it about all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_30_a_serialization_failure_while_settling_is_tried_again() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    run(
+        &mut writer,
+        "create sequence failures;
+         create function fail() returns trigger language plpgsql as $$
+         begin
+             if new.number > 1 and nextval('failures') <= 5 then
+                 raise serialization_failure using message = 'could not serialize access';
+             end if;
+             return new;
+         end $$;
+         create trigger fail before insert on postrider.progress for each row execute function fail()",
+    )
+    .await;
+    let probe = Probe::new();
+    let relay = start(&database, vec![sink("probe", probe.target())]);
+    emit_many(&mut writer, 0, 500, 50).await;
+    assert_in_order(&probe.wait_for(500).await);
+    until(&mut writer, "select sum(events) = 0 from postrider.backlog").await;
+    until(&mut writer, "select last_value > 5 from failures").await;
+    eventually("all is settled", || relay.status()[0].in_flight == 0).await;
+    assert_eq!(probe.count(), 500, "each once");
     relay.stop().await;
 }
 
@@ -136,6 +176,12 @@ async fn fault_32_with_a_full_disk_a_window_is_delivered_and_no_event_twice() {
     }
     let said = says(&relay, "No space left on device").await;
     assert!(said.contains("make room on the server's disk"), "{said}");
+    // Where operators look who cannot reach the relay, too.
+    until(
+        &mut admin,
+        "select exists (select from postrider.troubles where sink = 'probe' and trouble like '%No space left on device%make room%')",
+    )
+    .await;
     let delivered = probe.count();
     load.more(500).await;
     stays("at most a window more", Duration::from_secs(2), || probe.count() <= delivered + 200).await;

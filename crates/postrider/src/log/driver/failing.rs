@@ -78,3 +78,24 @@ pub(super) fn pause_after(failures: u32) -> Duration {
     let pause = FIRST.saturating_mul(1_u32 << failures.saturating_sub(1).min(16)).min(LONGEST);
     pause.mul_f64(rand::rng().random_range(0.5..1.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn fault_9_pauses_grow_to_a_limit_and_are_not_the_same_for_all() {
+        for failures in 1..100 {
+            let longest = Duration::from_millis(20 << failures.min(9_u32).saturating_sub(1))
+                .min(Duration::from_secs(5));
+            let pauses: BTreeSet<Duration> = (0..20).map(|_| pause_after(failures)).collect();
+            assert!(
+                pauses.iter().all(|pause| (longest / 2..=longest).contains(pause)),
+                "{failures}: {pauses:?}"
+            );
+            assert!(pauses.len() > 1, "{failures}: {pauses:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Lanes that go to another reader and come back, step by step: what was read, fetched or known before must not count after it.
+
+use std::time::{Duration, Instant};
+
+use postrider::log::{Reader, ReaderOptions, Start};
+use postrider_relay::sink::BoxFuture;
+use postrider_relay::sinks::{Custom, Target};
+use postrider_relay::{Message, Relay, Report, Retry, Sink, SinkSettings, State, Unavailable};
+use postrider_testkit::Database;
+use sqlx::{AssertSqlSafe, PgConnection};
+use tokio::sync::watch;
+
+use crate::support::{Answer, PATIENCE, Probe, database, emit, emit_many, settings, sink, until};
+
+/// In the eyes of the database the relay is dead, although its heart beats: others take its lanes at once.
+const DEAD: &str = "create function dead() returns trigger language plpgsql as $$
+    begin
+        if new.name = 'first' then new.expires_at := clock_timestamp() - interval '1 second'; end if;
+        return new;
+    end $$;
+    create trigger dead before insert or update on postrider.readers for each row execute function dead();
+    update postrider.readers set heard_at = heard_at";
+const ALIVE: &str = "drop trigger dead on postrider.readers; drop function dead()";
+
+async fn run(connection: &mut PgConnection, statements: &'static str) {
+    sqlx::raw_sql(AssertSqlSafe(statements)).execute(connection).await.unwrap();
+}
+
+fn first(database: &Database, sink: SinkSettings) -> Relay {
+    let mut settings = settings(database, vec![sink]);
+    settings.name = "first".to_owned();
+    Relay::start(settings).unwrap()
+}
+
+/// Another reader takes all lanes, and settles so many events.
+async fn second(database: &Database, events: usize) -> Reader {
+    let options = ReaderOptions {
+        start: Start::Earliest,
+        name: "second".to_owned(),
+        lease: Duration::from_secs(30),
+        ..ReaderOptions::new("probe")
+    };
+    let mut reader = Reader::open(database.url().parse().unwrap(), options).await.unwrap();
+    assert_eq!(reader.lanes().len(), 16, "all at once");
+    let mut settled = 0;
+    while settled < events {
+        let batch = tokio::time::timeout(PATIENCE, reader.next()).await.unwrap().unwrap();
+        settled += batch.len();
+        reader.settle(&batch).await.unwrap();
+    }
+    reader
+}
+
+async fn lanes(relay: &Relay, wanted: usize) {
+    let begun = Instant::now();
+    while relay.status()[0].lanes.len() != wanted {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", relay.status());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn waits(relay: &Relay) {
+    let begun = Instant::now();
+    while !matches!(relay.status()[0].state, State::Waiting { .. }) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", relay.status());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// What was read and not sent belongs to whoever holds the lane now.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_in_lanes_that_others_had_meanwhile_is_not_sent() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let probe = Probe::answering(|_| Answer::Unavailable);
+    emit_many(&mut admin, 0, 100, 50).await;
+    let relay = first(&database, sink("probe", probe.target()));
+    waits(&relay).await;
+
+    run(&mut admin, DEAD).await;
+    let reader = second(&database, 100).await;
+    lanes(&relay, 0).await;
+    run(&mut admin, ALIVE).await;
+    reader.close().await.unwrap();
+    lanes(&relay, 16).await;
+    probe.answer(|_| Answer::Take);
+    emit(&mut admin, "after", Some("k1")).await;
+    let taken = probe.wait_for(1).await;
+    assert_eq!(taken[0].r#type, "after", "{} are sent again", taken.len());
+    relay.stop().await;
+    assert_eq!(probe.count(), 1);
+}
+
+/// What was read through a connection that is gone is read again, also where nothing was on its way to be settled.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_through_a_lost_connection_and_not_sent_is_read_again() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let probe = Probe::answering(|_| Answer::Unavailable);
+    emit_many(&mut admin, 0, 100, 50).await;
+    let relay = first(&database, sink("probe", probe.target()));
+    waits(&relay).await;
+    run(
+        &mut admin,
+        "select pg_terminate_backend(pid) from pg_stat_activity
+         where datname = current_database() and application_name like 'postrider%'",
+    )
+    .await;
+    probe.answer(|_| Answer::Take);
+    probe.wait_for(100).await;
+    until(&mut admin, "select sum(events) = 0 from postrider.backlog").await;
+    relay.stop().await;
+    assert_eq!(probe.count(), 100, "each once");
+}
+
+/// Takes everything, but for an event of type `wait` only when the gate is open.
+#[derive(Clone)]
+struct Gated {
+    gate: watch::Receiver<bool>,
+    probe: Probe,
+}
+
+impl Gated {
+    fn target(&self) -> Target {
+        let gated = self.clone();
+        Target::Custom(Custom::new("gated", move || {
+            let gated = gated.clone();
+            Box::pin(async move { Ok(Box::new(gated) as Box<dyn Sink>) })
+        }))
+    }
+}
+
+impl Sink for Gated {
+    fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
+        Box::pin(async move {
+            if batch.iter().any(|message| message.record.r#type == "wait") {
+                self.gate.wait_for(|open| *open).await.unwrap();
+            }
+            self.probe.deliver(batch).await
+        })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Fetched because it was due, and then others had its lane: they may have delivered it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_parked_in_lanes_that_others_had_meanwhile_is_not_tried() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let (open, gate) = watch::channel(false);
+    let probe = Probe::answering(
+        |message| {
+            if message.record.r#type == "bad" { Answer::Refuse } else { Answer::Take }
+        },
+    );
+    let gated = Gated { gate, probe: probe.clone() };
+    let retry = Retry { first: Duration::from_mins(10), max: Duration::from_mins(10), ..Retry::default() };
+    let relay = first(&database, SinkSettings { retry, ..sink("probe", gated.target()) });
+    emit(&mut admin, "bad", Some("p")).await;
+    until(&mut admin, "select count(*) = 1 from postrider.parked").await;
+    probe.answer(|_| Answer::Take);
+
+    // The sink is busy when the parked event becomes due: it is fetched, and has to wait for its turn.
+    emit(&mut admin, "wait", Some("w")).await;
+    until(&mut admin, "select exists (select from postrider.in_flight where cardinality(sending) = 1)").await;
+    run(&mut admin, "update postrider.parked set next_attempt_at = clock_timestamp()").await;
+    until(
+        &mut admin,
+        "select exists (select from pg_stat_activity where datname = current_database() and state = 'idle'
+            and application_name = 'postrider (parking)' and query like '%whose time has come%')",
+    )
+    .await;
+
+    run(&mut admin, DEAD).await;
+    let reader = second(&database, 1).await;
+    lanes(&relay, 0).await;
+    run(&mut admin, "delete from postrider.parked").await;
+    run(&mut admin, ALIVE).await;
+    reader.close().await.unwrap();
+    lanes(&relay, 16).await;
+    open.send(true).unwrap();
+    emit(&mut admin, "after", Some("p")).await;
+    // The one that was on its way could not be stopped any more.
+    let types: Vec<String> = probe.wait_for(2).await.into_iter().map(|taken| taken.r#type).collect();
+    assert_eq!(types, ["wait", "after"]);
+    relay.stop().await;
+    assert_eq!(probe.count(), 2);
+}
+
+/// Whoever takes lanes over asks first which keys have something parked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_begins_asks_which_keys_wait_before_it_sends() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let probe = Probe::answering(|_| Answer::Refuse);
+    let retry = Retry { max_attempts: 1, ..Retry::default() };
+    let settings = || SinkSettings { retry, ..sink("probe", probe.target()) };
+    let relay = first(&database, settings());
+    emit(&mut admin, "1", Some("k")).await;
+    until(&mut admin, "select count(*) = 1 from postrider.parked where state = 'dead'").await;
+    relay.stop().await;
+    probe.answer(|_| Answer::Take);
+    emit(&mut admin, "2", Some("k")).await;
+    emit(&mut admin, "3", Some("other")).await;
+    let relay = first(&database, settings());
+    let types: Vec<String> = probe.wait_for(1).await.into_iter().map(|taken| taken.r#type).collect();
+    assert_eq!(types, ["3"]);
+    until(&mut admin, "select count(*) = 1 from postrider.parked where state = 'behind' and type = '2'")
+        .await;
+    relay.stop().await;
+    assert_eq!(probe.count(), 1);
+}
