@@ -28,7 +28,7 @@ async fn run(connection: &mut PgConnection, statements: &'static str) {
 
 fn first(database: &Database, sink: SinkSettings) -> Relay {
     let mut settings = settings(database, vec![sink]);
-    settings.name = "first".to_owned();
+    "first".clone_into(&mut settings.name);
     Relay::start(settings).unwrap()
 }
 
