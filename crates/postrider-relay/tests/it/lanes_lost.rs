@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use postrider::log::{Reader, ReaderOptions, Start};
 use postrider_relay::sink::BoxFuture;
 use postrider_relay::sinks::{Custom, Target};
-use postrider_relay::{Message, Relay, Report, Retry, Sink, SinkSettings, State, Unavailable};
+use postrider_relay::{
+    Message, Relay, Report, Retry, Sink, SinkSettings, State, Unavailable, UnavailableKind,
+};
 use postrider_testkit::Database;
 use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::sync::watch;
@@ -212,4 +214,89 @@ async fn a_relay_that_begins_asks_which_keys_wait_before_it_sends() {
         .await;
     relay.stop().await;
     assert_eq!(probe.count(), 1);
+}
+
+/// A sink that is away until the gate is open, and says when to come again.
+#[derive(Clone)]
+struct Away(Gated);
+
+impl Sink for Away {
+    fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
+        Box::pin(async move {
+            if *self.0.gate.borrow() {
+                return self.0.probe.deliver(batch).await;
+            }
+            let why = Unavailable::new(UnavailableKind::Connection, "the gate is closed");
+            Report::unavailable(batch.len(), Unavailable { retry_after: Some(SOON), ..why })
+        })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+const SOON: Duration = Duration::from_millis(10);
+
+/// When its lease has run out others may have the lanes, whether or not it has heard of it: nothing is sent until it is renewed.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_sent_while_the_lease_has_run_out() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let (open, gate) = watch::channel(false);
+    let probe = Probe::new();
+    let away = Away(Gated { gate, probe: probe.clone() });
+    let target = Target::Custom(Custom::new("away", move || {
+        let away = away.clone();
+        Box::pin(async move { Ok(Box::new(away) as Box<dyn Sink>) })
+    }));
+    emit_many(&mut admin, 0, 100, 50).await;
+    let relay = first(&database, sink("probe", target));
+    waits(&relay).await;
+    // Its heartbeat has to wait.
+    run(&mut admin, "begin; select from postrider.readers for update").await;
+    until(&mut admin, "select bool_and(expires_at < clock_timestamp()) from postrider.readers").await;
+    open.send(true).unwrap();
+    let end = Instant::now() + 50 * SOON;
+    while Instant::now() < end {
+        assert_eq!(probe.count(), 0, "sent although others may have the lanes");
+        tokio::time::sleep(SOON).await;
+    }
+    run(&mut admin, "commit").await;
+    probe.wait_for(100).await;
+    until(&mut admin, "select sum(events) = 0 from postrider.backlog").await;
+    relay.stop().await;
+    assert_eq!(probe.count(), 100, "each once");
+}
+
+/// What is sent and not settled is all that a crash repeats: there is no more of it than was allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_than_a_window_is_sent_while_nothing_can_be_settled() {
+    const WINDOW: usize = 10;
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let probe = Probe::new();
+    let window = u32::try_from(WINDOW).unwrap();
+    let settings = SinkSettings { max_in_flight: window, max_batch: window, ..sink("probe", probe.target()) };
+    let relay = first(&database, settings);
+    lanes(&relay, 16).await;
+    run(&mut admin, "begin; lock table postrider.progress in share mode").await;
+    let mut writer = database.connect().await.unwrap();
+    emit_many(&mut writer, 0, 200, 50).await;
+    probe.wait_for(WINDOW).await;
+    until(
+        &mut admin,
+        "select exists (select from pg_locks where relation = 'postrider.progress'::regclass and not granted)",
+    )
+    .await;
+    let end = Instant::now() + 50 * SOON;
+    while Instant::now() < end {
+        assert_eq!(probe.count(), WINDOW, "more than a crash may repeat");
+        tokio::time::sleep(SOON).await;
+    }
+    run(&mut admin, "commit").await;
+    probe.wait_for(200).await;
+    until(&mut admin, "select sum(events) = 0 from postrider.backlog").await;
+    relay.stop().await;
+    assert_eq!(probe.count(), 200, "each once");
 }
