@@ -47,9 +47,14 @@ $$;
 
 -- Late rows are found by the transaction that wrote them, new rows by lane and order, one event by its id (a UUIDv7, so a
 -- BRIN index of some kilobytes does).
-create index if not exists events_xid_seq on postrider.events (xid, seq);
-create index if not exists events_lane_seq on postrider.events (lane, seq);
-create index if not exists events_id on postrider.events using brin (id);
+-- Even where it exists `create index if not exists` waits for whoever writes, and all who write then wait behind it.
+do $$
+begin
+    if to_regclass('postrider.events_xid_seq') is null then create index events_xid_seq on postrider.events (xid, seq); end if;
+    if to_regclass('postrider.events_lane_seq') is null then create index events_lane_seq on postrider.events (lane, seq); end if;
+    if to_regclass('postrider.events_id') is null then create index events_id on postrider.events using brin (id); end if;
+end
+$$;
 
 -- Which cluster the xids and snapshots below belong to. Empty after a schema-only restore: the first reader fills it in.
 create table if not exists postrider.identity (

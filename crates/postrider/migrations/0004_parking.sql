@@ -49,7 +49,7 @@ create table if not exists postrider.parked (
     -- The last refusal, for machines and for people; null while it only waits behind another one.
     kind            text,
     reason          text,
-    -- The refusals, oldest first: [{"at":…,"kind":…,"reason":…}], the last twenty.
+    -- The refusals, oldest first: [{"at":...,"kind":...,"reason":...}], the last twenty.
     history         jsonb       not null default '[]',
     parked_at       timestamptz not null default clock_timestamp(),
     next_attempt_at timestamptz,

@@ -12,8 +12,9 @@ const CLUSTER: &str = "select system_identifier,
     from pg_control_system()";
 
 /// A log whose data a crash would empty is no log.
-const UNLOGGED: &str = "select c.oid::regclass::text from pg_class c
-    where c.relnamespace = 'postrider'::regnamespace and c.relkind = 'r' and c.relpersistence <> 'p' order by 1 limit 1";
+const UNLOGGED: &str =
+    "select c.oid::regclass::text, case c.relkind when 'S' then 'sequence' else 'table' end from pg_class c
+    where c.relnamespace = 'postrider'::regnamespace and c.relkind in ('r', 'S') and c.relpersistence <> 'p' order by 1 limit 1";
 
 const SEQUENCES: &str =
     "select s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle from pg_sequence s
@@ -21,8 +22,14 @@ const SEQUENCES: &str =
 
 const HIGHEST: &str = "select coalesce(pg_sequence_last_value('postrider.seq'), 0) as last_seq,
     (select max(c.position) from postrider.cursors c) as position,
-    (select max(newest.seq) from generate_series(0, postrider.lanes() - 1) lane
-        cross join lateral (select e.seq from postrider.events e where e.lane = lane::smallint order by e.lane desc, e.seq desc limit 1) newest) as seq,
+    (select max(newest.seq) from generate_series(0, postrider.lanes() - 1) l (number)
+        cross join lateral (select e.seq from postrider.events e where e.lane = l.number::smallint order by e.lane desc, e.seq desc limit 1) newest) as seq,
+    -- A sequence that went back and has climbed past the cursors again gave out the numbers before them twice.
+    (select e.seq from (select max(c.position) as position from postrider.cursors c) highest
+        cross join generate_series(0, postrider.lanes() - 1) l (number)
+        cross join lateral (select e.seq from postrider.events e
+            where e.lane = l.number::smallint and e.seq > highest.position - 10000 and e.seq <= highest.position) e
+        group by l.number, e.seq having count(*) > 1 limit 1) as twice,
     (select e.xid::text from postrider.events e
         where e.xid >= pg_snapshot_xmax(pg_current_snapshot()) order by e.xid desc limit 1) as xid,
     pg_snapshot_xmax(pg_current_snapshot())::text as xmax";
@@ -35,10 +42,13 @@ pub async fn check(connection: &mut PgConnection) -> Result<i64> {
 }
 
 async fn check_tables(connection: &mut PgConnection) -> Result<()> {
-    if let Some(table) = sqlx::query_scalar::<_, String>(UNLOGGED).fetch_optional(&mut *connection).await? {
+    if let Some((name, kind)) =
+        sqlx::query_as::<_, (String, String)>(UNLOGGED).fetch_optional(&mut *connection).await?
+    {
+        let loss = if kind == "sequence" { "set it back" } else { "empty it" };
         return Err(Error::Unsafe {
-            remedy: format!("alter table {table} set logged;"),
-            what: format!("table {table} is not logged: a crash would empty it"),
+            remedy: format!("alter {kind} {name} set logged;"),
+            what: format!("{kind} {name} is not logged: a crash would {loss}"),
         });
     }
     if let Some(row) = sqlx::query(SEQUENCES).fetch_optional(connection).await? {
@@ -62,6 +72,12 @@ async fn check_numbers(connection: &mut PgConnection) -> Result<()> {
         if let Some(found) = row.try_get::<Option<i64>, _>(column)? {
             check_seq(what, found, last_seq)?;
         }
+    }
+    if let Some(seq) = row.try_get::<Option<i64>, _>("twice")? {
+        let what = format!(
+            "two events have seq {seq}: the sequence postrider.seq was set back, and what was written since would be missed"
+        );
+        return Err(Error::Rebase { what });
     }
     if let Some(xid) = row.try_get::<Option<String>, _>("xid")? {
         let xmax: String = row.try_get("xmax")?;

@@ -19,6 +19,10 @@ const MANNERS: &[(&str, &str)] = &[
     // A reader that is frozen inside a transaction holds locks that others need to take its lanes over.
     ("idle_in_transaction_session_timeout", "2s"),
     ("idle_session_timeout", "0"),
+    // Rows that a policy hides would be passed by as if they were not there; now the statement fails.
+    ("row_security", "off"),
+    // No function of somebody else's stands before the server's own.
+    ("search_path", "pg_catalog, pg_temp"),
 ];
 
 /// Set at connect: with a sequential or bitmap scan a round costs with the history; a custom plan costs planning in every round.

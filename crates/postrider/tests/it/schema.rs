@@ -2,6 +2,7 @@
 
 mod bad_calls;
 mod definer;
+mod hostile;
 mod install;
 mod owner;
 mod publication;

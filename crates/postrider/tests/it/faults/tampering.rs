@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use postrider::log::{Error, Reader, ReaderOptions};
+use postrider::log::{Error, Reader, ReaderOptions, rebase};
 use postrider_testkit::{Database, Version};
 use sqlx::AssertSqlSafe;
+use sqlx::postgres::PgConnectOptions;
 
 use crate::support::{PATIENCE, database, database_of, emit, open, options, read_types, reading, run};
 
@@ -81,4 +82,72 @@ async fn fault_19_a_sequence_that_is_reset_under_a_reader_is_found_by_its_next_r
     emit(&mut connection, "hidden", "k").await;
     let error = tokio::time::timeout(PATIENCE, reader.next()).await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Rebase { .. }), "{error}");
+}
+
+/// Nobody looked while the sequence was below the cursors, and now it is past them again.
+#[tokio::test]
+async fn fault_19_a_sequence_that_was_reset_and_has_caught_up_is_refused_and_mended() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let mut reader = open(&database, reading("test")).await;
+    for _ in 0..20 {
+        emit(&mut connection, "before", "k").await;
+    }
+    read_types(&mut reader, 20).await;
+    reader.close().await.unwrap();
+    run(&mut connection, "alter sequence postrider.seq restart").await;
+    for _ in 0..30 {
+        emit(&mut connection, "since", "k").await;
+    }
+    let error = Reader::open(options(&database).into(), reading("test")).await.err().expect("opened");
+    assert!(matches!(error, Error::Rebase { .. }), "{error}");
+    assert!(error.to_string().contains("two events have seq"), "{error}");
+    rebase::apply(&mut connection, rebase::Alive::Refuse).await.unwrap();
+    let mut reader = open(&database, reading("test")).await;
+    let mut since = 0;
+    while since < 30 {
+        since += read_types(&mut reader, 1).await.iter().filter(|found| *found == "since").count();
+    }
+}
+
+#[tokio::test]
+async fn fault_37_an_unlogged_sequence_is_refused() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(&mut connection, "alter sequence postrider.seq set unlogged").await;
+    let remedy = remedy_of_refusal(&database, "sequence postrider.seq is not logged").await;
+    sqlx::raw_sql(AssertSqlSafe(remedy)).execute(&mut connection).await.unwrap();
+    open(&database, reading("test")).await.close().await.unwrap();
+}
+
+/// Rows that a policy hides would be passed by for good.
+#[tokio::test]
+async fn fault_37_row_security_on_the_log_is_an_error_and_loses_nothing() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let role = format!("{}_relay", database.name());
+    sqlx::raw_sql(AssertSqlSafe(format!("create role {role} login in role postrider_relay")))
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let options: PgConnectOptions = database.url_as(&role).parse().unwrap();
+    let mut reader = Reader::open(options.clone().into(), reading("test")).await.unwrap();
+    emit(&mut connection, "first", "k").await;
+    assert_eq!(read_types(&mut reader, 1).await, ["first"]);
+    run(&mut connection, "alter table postrider.events enable row level security").await;
+    emit(&mut connection, "hidden", "k").await;
+    let error = tokio::time::timeout(PATIENCE, reader.next()).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("row-level security"), "{error}");
+    drop(reader);
+    run(&mut connection, "alter table postrider.events disable row level security").await;
+    let mut reader = Reader::open(options.into(), reading("test")).await.unwrap();
+    let mut seen = Vec::new();
+    while !seen.contains(&"hidden".to_owned()) {
+        seen.extend(read_types(&mut reader, 1).await);
+    }
+    reader.close().await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!("drop owned by {role}; drop role {role}")))
+        .execute(&mut connection)
+        .await
+        .unwrap();
 }
