@@ -110,7 +110,7 @@ pub async fn disabled(connection: &mut PgConnection) -> Result<Vec<Alarm>> {
     transaction.rollback().await?;
     let mut alarms: Vec<Alarm> = found
         .into_iter()
-        .filter(|found| found.is_off())
+        .filter(Found::is_off)
         .map(|found| Alarm {
             table: found.relation_name,
             state: State::Disabled,
