@@ -19,7 +19,7 @@ mod sweep;
 
 pub use apply::apply;
 pub use backfill::{Backfill, Reached};
-pub use declaration::{Change, OnFailure, Parent, Table, Truncate, Verbs};
+pub use declaration::{Change, OnFailure, Parent, Replicated, Table, Truncate, Verbs};
 pub(crate) use departed::forget_departed;
 pub use failure::{Error, Result};
 pub use generate::{TRIGGER, function};

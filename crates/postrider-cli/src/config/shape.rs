@@ -58,6 +58,7 @@ const ORDER: &[&str] = &[
     "table",
     "column",
     "by",
+    "replicated",
     "truncate",
     "on_failure",
     "stdout",

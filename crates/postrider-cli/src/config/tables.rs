@@ -62,6 +62,9 @@ pub(crate) struct Table {
     /// The table this one hangs on. Its columns are `parent.NAME` in every expression, also in a cascade, when the parent has gone.
     #[serde(default)]
     pub(crate) parent: Option<Parent>,
+    /// What becomes of changes that logical replication brings, or a session with `session_replication_role = replica`.
+    #[serde(default)]
+    pub(crate) replicated: Replicated,
     /// What a TRUNCATE of the table does.
     #[serde(default)]
     pub(crate) truncate: Truncate,
@@ -135,6 +138,17 @@ fn id() -> String {
     "id".to_owned()
 }
 
+/// What becomes of changes that are written as a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Replicated {
+    /// They are captured like all others.
+    #[default]
+    Capture,
+    /// They make no events here: they have made them where they come from.
+    Ignore,
+}
+
 /// What a TRUNCATE does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -195,6 +209,10 @@ impl Table {
                 column: parent.column.clone(),
                 on: parent.by.clone(),
             }),
+            replicated: match self.replicated {
+                Replicated::Capture => capture::Replicated::Capture,
+                Replicated::Ignore => capture::Replicated::Ignore,
+            },
             truncate: match self.truncate {
                 Truncate::Event => capture::Truncate::Event,
                 Truncate::Refuse => capture::Truncate::Refuse,

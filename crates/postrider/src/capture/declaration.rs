@@ -34,6 +34,8 @@ pub struct Table {
     pub context: Vec<String>,
     /// The table this one hangs on; `type`, `tenant` and the like may then say `parent.column`, also when the parent has just gone.
     pub parent: Option<Parent>,
+    /// What becomes of changes that logical replication brings.
+    pub replicated: Replicated,
     /// What a TRUNCATE does.
     pub truncate: Truncate,
     /// What happens to a write whose event cannot be recorded.
@@ -58,6 +60,7 @@ impl Table {
             headers: BTreeMap::new(),
             context: Vec::new(),
             parent: None,
+            replicated: Replicated::default(),
             truncate: Truncate::default(),
             on_failure: OnFailure::default(),
         }
@@ -112,6 +115,16 @@ pub struct Parent {
     pub column: String,
     /// An expression over the child's row for that column's value.
     pub on: String,
+}
+
+/// What becomes of changes that are written as a replica: by logical replication, or with `session_replication_role = replica`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Replicated {
+    /// They are captured like all others.
+    #[default]
+    Capture,
+    /// They make no events here: they have made them where they come from.
+    Ignore,
 }
 
 /// What a TRUNCATE of a captured table does.

@@ -74,6 +74,13 @@ impl<'a> Generator<'a> {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let record = self.handled && self.table.on_failure == OnFailure::Record;
         out.push_str("\n#variable_conflict use_column\n<<capture>>\ndeclare\n");
+        // So that another type makes it outdated: open sessions compile it again only when it is another one.
+        let types: Vec<&str> = self.shape.columns.iter().map(|column| column.type_name.as_str()).collect();
+        writeln!(
+            out,
+            "    -- Made for columns of the types {}",
+            types.join(", ").replace(char::is_control, " ")
+        )?;
         self.variables(out)?;
         out.push_str("begin\n");
         if self.table.truncate == Truncate::Refuse {
@@ -95,8 +102,9 @@ impl<'a> Generator<'a> {
         self.what_happened(out)?;
         self.what_it_means(out)?;
         if self.handled {
-            // Another name for a column: nobody's write fails for that. The event is kept until the trigger is generated anew.
-            let caught = if record { "others" } else { "undefined_column" };
+            // Another name for a column, or another type under the plans of an open session: nobody's write fails for that. The
+            // event is kept until the trigger is generated anew.
+            let caught = if record { "others" } else { "undefined_column or datatype_mismatch" };
             writeln!(
                 out,
                 "    exception when {caught} then\n        {};\n        verbs := null;",

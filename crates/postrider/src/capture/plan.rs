@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::{Connection, PgConnection, Row};
 
-use super::declaration::Table;
+use super::declaration::{Replicated, Table};
 use super::failure::{Error, Result};
 use super::generate::{self, TRIGGER, literal};
 use super::shape::Shape;
@@ -81,13 +81,25 @@ pub(super) struct Found {
     pub(super) relation: i64,
     pub(super) relation_name: String,
     pub(super) name: String,
-    pub(super) always: bool,
+    enabled: u8,
     pub(super) inherited: bool,
     body: String,
     arguments: Vec<u8>,
     function: String,
     definition: String,
     function_definition: String,
+}
+
+impl Found {
+    /// Whether it fires when it should.
+    fn fires(&self, replicated: Replicated) -> bool {
+        self.enabled == if replicated == Replicated::Capture { b'A' } else { b'O' }
+    }
+
+    /// Whether it does not fire in ordinary sessions.
+    pub(super) fn is_off(&self) -> bool {
+        !matches!(self.enabled, b'A' | b'O')
+    }
 }
 
 /// Compares the declarations with what is installed.
@@ -121,7 +133,7 @@ pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> R
         expressions::check(connection, table, &shape).await?;
         let body = generate::function(table, &shape)?;
         wanted.extend([(shape.oid, ROWS), (shape.oid, TRUNCATE)]);
-        plan.tables.push(captured(connection, &shape, &body, &found).await?);
+        plan.tables.push(captured(connection, &shape, &body, table.replicated, &found).await?);
         if let Some(parent) = &table.parent {
             parents.insert((parent.table.clone(), parent.column.clone()));
         }
@@ -154,7 +166,7 @@ pub(super) async fn installed(connection: &mut PgConnection) -> Result<Vec<Found
                 relation: row.try_get("relation")?,
                 relation_name: row.try_get("relation_name")?,
                 name: row.try_get("name")?,
-                always: row.try_get::<i8, _>("enabled")? == b'A'.cast_signed(),
+                enabled: row.try_get::<i8, _>("enabled")?.cast_unsigned(),
                 inherited: row.try_get("inherited")?,
                 body: row.try_get("body")?,
                 arguments: row.try_get("tgargs")?,
@@ -171,6 +183,7 @@ pub(super) async fn captured(
     connection: &mut PgConnection,
     shape: &Shape,
     body: &str,
+    replicated: Replicated,
     found: &[Found],
 ) -> Result<Difference> {
     let function = function_name(connection, shape).await?;
@@ -181,11 +194,13 @@ pub(super) async fn captured(
         [] => State::Missing,
         [_] => State::Outdated,
         both if both.iter().any(|found| found.body != body) => State::Outdated,
-        both if both.iter().any(|found| !found.always) => State::Disabled,
+        both if both.iter().any(|found| !found.fires(replicated)) => State::Disabled,
         _ => State::Installed,
     };
     let partitions_off = found.iter().any(|found| {
-        found.inherited && !found.always && found.function == ours.first().map_or("", |ours| &ours.function)
+        found.inherited
+            && !found.fires(replicated)
+            && found.function == ours.first().map_or("", |ours| &ours.function)
     });
     let state = if state == State::Installed && partitions_off { State::Disabled } else { state };
     let mut notes = Vec::new();
@@ -207,7 +222,7 @@ pub(super) async fn captured(
         statements.push(format!(
             "create trigger \"{TRUNCATE}\" before truncate on {name} for each statement execute function {function}()"
         ));
-        statements.extend(always(name, &[ROWS, TRUNCATE], shape.partitioned));
+        statements.extend(enable(name, &[ROWS, TRUNCATE], shape.partitioned, replicated));
     }
     if shape.partitioned && (state != State::Installed || !moved.is_empty()) {
         statements.push(format!("select postrider.note_partitions({})", literal(name)));
@@ -232,14 +247,13 @@ fn create_function(name: &str, body: &str) -> String {
 }
 
 /// `ENABLE ALWAYS` of the triggers; on a partitioned table of every partition's too, because not every version passes it on.
-fn always(name: &str, triggers: &[&str], partitioned: bool) -> Vec<String> {
-    let mut statements: Vec<String> = triggers
-        .iter()
-        .map(|trigger| format!("alter table {name} enable always trigger \"{trigger}\""))
-        .collect();
+fn enable(name: &str, triggers: &[&str], partitioned: bool, replicated: Replicated) -> Vec<String> {
+    let enable = if replicated == Replicated::Capture { "enable always" } else { "enable" };
+    let mut statements: Vec<String> =
+        triggers.iter().map(|trigger| format!("alter table {name} {enable} trigger \"{trigger}\"")).collect();
     if partitioned {
         statements.push(format!(
-            "do $postrider$\ndeclare\n    part regclass;\nbegin\n    for part in select relid from pg_partition_tree({}) where parentrelid is not null loop\n        execute format('alter table %s enable always trigger \"{ROWS}\"', part);\n    end loop;\nend\n$postrider$",
+            "do $postrider$\ndeclare\n    part regclass;\nbegin\n    for part in select relid from pg_partition_tree({}) where parentrelid is not null loop\n        execute format('alter table %s {enable} trigger \"{ROWS}\"', part);\n    end loop;\nend\n$postrider$",
             literal(name)
         ));
     }
@@ -254,7 +268,7 @@ pub(super) fn departing(shape: &Shape, column: &str, found: &[Found]) -> Differe
     let state = match ours {
         None => State::Missing,
         Some(ours) if ours.arguments != arguments => State::Outdated,
-        Some(ours) if !ours.always => State::Disabled,
+        Some(ours) if !ours.fires(Replicated::Capture) => State::Disabled,
         Some(_) => State::Installed,
     };
     let mut statements = Vec::new();
@@ -264,7 +278,7 @@ pub(super) fn departing(shape: &Shape, column: &str, found: &[Found]) -> Differe
             "create trigger \"{DEPARTED}\" after delete on {name} for each row execute function postrider.remember_departed({})",
             literal(column)
         ));
-        statements.extend(always(name, &[DEPARTED], false));
+        statements.extend(enable(name, &[DEPARTED], false, Replicated::Capture));
     }
     let reverse = match ours {
         Some(_) => Vec::new(),

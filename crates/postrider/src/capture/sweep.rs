@@ -74,7 +74,7 @@ async fn examine(
 ) -> Result<Vec<Difference>> {
     let shape = Shape::of(connection, table).await?;
     let body = generate::function(table, &shape)?;
-    let mut differences = vec![plan::captured(connection, &shape, &body, found).await?];
+    let mut differences = vec![plan::captured(connection, &shape, &body, table.replicated, found).await?];
     if learn && shape.partitioned {
         partitions::learn(connection, &shape).await?;
     }
@@ -110,7 +110,7 @@ pub async fn disabled(connection: &mut PgConnection) -> Result<Vec<Alarm>> {
     transaction.rollback().await?;
     let mut alarms: Vec<Alarm> = found
         .into_iter()
-        .filter(|found| !found.always)
+        .filter(Found::is_off)
         .map(|found| Alarm {
             table: found.relation_name,
             state: State::Disabled,

@@ -4,6 +4,7 @@ mod backfill;
 mod bypass;
 mod paths;
 mod record;
+mod replication;
 mod shadow;
 mod sweep;
 mod tracker;

@@ -1,6 +1,6 @@
 //! Declared tables.
 
-use postrider::capture::{Change, OnFailure, Parent, Table, Truncate, Verbs};
+use postrider::capture::{Change, OnFailure, Parent, Replicated, Table, Truncate, Verbs};
 
 use super::{URL, bad, examined, good};
 
@@ -23,6 +23,7 @@ tables:
     headers: { project_id: project_id }
     context: [app.initiator_id]
     parent: { table: public.projects, by: project_id }
+    replicated: ignore
     truncate: refuse
     on_failure: record
   public.small: { entity: small }
@@ -50,6 +51,7 @@ tables:
             column: "id".to_owned(),
             on: "project_id".to_owned(),
         }),
+        replicated: Replicated::Ignore,
         truncate: Truncate::Refuse,
         on_failure: OnFailure::Record,
         ..Table::new("public.issues", "issue")
