@@ -23,7 +23,7 @@ pub async fn execute(connection: &mut PgConnection, statements: &str) {
 }
 
 /// Waits until a question with a number for an answer is answered so.
-async fn until(connection: &mut PgConnection, question: &str, answer: i64) {
+pub async fn until(connection: &mut PgConnection, question: &str, answer: i64) {
     let mut found = None;
     let asked = async {
         while found != Some(answer) {
@@ -173,7 +173,7 @@ async fn the_tables_own_channel_wakes_the_mover() {
     until(
         &mut connection,
         "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'postrider (outbox)'
-            and state = 'idle' and query ilike '%postrider.parked%'",
+            and state = 'idle' and query ilike '%every sink has settled%'",
         1,
     )
     .await;
