@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postrider::capture::State;
 use postrider::log::session;
 use postrider::outbox::{self, Error, Keeper, Mode, Outbox};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
@@ -13,8 +12,6 @@ use tokio::task::JoinHandle;
 
 use crate::settings::RelaySettings;
 
-/// How often it is looked whether the triggers are as they should be.
-const SWEEP: Duration = Duration::from_secs(30);
 /// Between two lives.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 /// For the last marks and the lease, when it is told to stop.
@@ -96,13 +93,8 @@ async fn life(
     let mut listener = listener(settings, outbox).await?;
     let mut keeper = Keeper::open(&mut connection, outbox, &settings.name, settings.log.lease).await?;
     let mut pace = Pace::new(outbox.interval);
-    let mut swept: Option<Instant> = None;
     let mut is_claimed = false;
     loop {
-        if swept.is_none_or(|swept| swept.elapsed() >= SWEEP) {
-            swept = Some(Instant::now());
-            sweep(&mut connection, outbox).await?;
-        }
         let begun = Instant::now();
         let worked = match keeper.work(&mut connection).await {
             Err(claimed @ Error::Claimed { .. }) => {
@@ -174,23 +166,4 @@ async fn heard(listener: &mut Option<PgListener>) -> Result<(), sqlx::Error> {
         Some(listener) => listener.try_recv().await.map(|_| ()),
         None => std::future::pending().await,
     }
-}
-
-/// Rows that come while a trigger is off or gone are in the table and not in the log.
-async fn sweep(connection: &mut PgConnection, outbox: &Outbox) -> Result<(), Error> {
-    let differences = outbox::drift(connection, std::slice::from_ref(outbox)).await?;
-    for (table, state) in differences {
-        match state {
-            State::Orphaned | State::Installed => {}
-            State::Missing | State::Disabled => tracing::error!(
-                outbox = table,
-                "its trigger is {}: rows that come now become no events; run `postrider apply`, which takes them too",
-                state.word()
-            ),
-            State::Outdated => {
-                tracing::warn!(outbox = table, "what is installed for it is outdated; run `postrider apply`");
-            }
-        }
-    }
-    Ok(())
 }

@@ -20,5 +20,5 @@ pub use declaration::{Columns, Mode, Outbox};
 pub use failure::{Error, Result};
 pub use inspect::{Complaint, inspect};
 pub use keeper::{Keeper, Worked};
-pub use plan::{Difference, Plan, apply, drift, plan};
+pub use plan::{Difference, Plan, alarms, apply, plan};
 pub use preset::Preset;

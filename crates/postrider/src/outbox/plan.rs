@@ -10,7 +10,7 @@ use super::failure::{Error, Result};
 use super::generate::{self, APPEND, CLAIM};
 use super::inspect::{self, Complaint, grants};
 use super::mapping::{Mapping, moment};
-use crate::capture::{State, dollar_quoted};
+use crate::capture::{self, Alarm, State, dollar_quoted};
 
 /// One adopted table of a plan.
 #[derive(Debug, Clone)]
@@ -27,6 +27,17 @@ pub struct Difference {
     pub complaints: Vec<Complaint>,
     /// Rows that are there and not sent: taken first when it is applied.
     pub waiting: i64,
+    /// What a person must know besides.
+    pub notes: Vec<String>,
+}
+
+impl From<Difference> for capture::Difference {
+    fn from(difference: Difference) -> Self {
+        let Difference { table, state, statements, reverse, complaints, notes, .. } = difference;
+        let complaints =
+            complaints.into_iter().map(|complaint| format!("{}: {}", complaint.problem, complaint.remedy));
+        Self { table, state, statements, reverse, notes: notes.into_iter().chain(complaints).collect() }
+    }
 }
 
 /// What is installed against what is declared.
@@ -77,10 +88,32 @@ async fn compared(connection: &mut PgConnection, outboxes: &[Outbox], looks_insi
 }
 
 /// What is not as it should be, for whoever looks from time to time: by the catalogs alone.
-pub async fn drift(connection: &mut PgConnection, outboxes: &[Outbox]) -> Result<Vec<(String, State)>> {
-    let plan = compared(connection, outboxes, false).await?;
-    let differs = |table: &&Difference| table.state != State::Installed;
-    Ok(plan.tables.iter().filter(differs).map(|table| (table.table.clone(), table.state)).collect())
+pub async fn alarms(connection: &mut PgConnection, outboxes: &[Outbox]) -> Result<Vec<Alarm>> {
+    let mut alarms = Vec::new();
+    for outbox in outboxes {
+        let plan = match compared(connection, std::slice::from_ref(outbox), false).await {
+            Ok(plan) => plan,
+            Err(Error::Database(error)) => return Err(error.into()),
+            Err(error) => {
+                let (table, reason) = (outbox.name.clone(), error.to_string());
+                alarms.push(Alarm { table, state: State::Outdated, reason });
+                continue;
+            }
+        };
+        let Some(difference) = plan.tables.first() else { continue };
+        let reason = match difference.state {
+            State::Installed | State::Orphaned => continue,
+            State::Missing | State::Disabled => {
+                "its rows become no events: `postrider apply` mends it, and takes those that came meanwhile"
+            }
+            State::Outdated => {
+                "what is installed for it is outdated: see `postrider plan`, then `postrider apply`"
+            }
+        };
+        // By the name it is declared with, as whoever asked knows it.
+        alarms.push(Alarm { table: outbox.name.clone(), state: difference.state, reason: reason.to_owned() });
+    }
+    Ok(alarms)
 }
 
 async fn installed(connection: &mut PgConnection) -> Result<Vec<Found>> {
@@ -150,7 +183,32 @@ async fn adopted(
     } else {
         (0, Vec::new())
     };
-    Ok(Difference { table: name.clone(), state, statements, reverse, complaints, waiting })
+    let notes = notes(outbox, mapping, state, waiting);
+    Ok(Difference { table: name.clone(), state, statements, reverse, complaints, waiting, notes })
+}
+
+fn notes(outbox: &Outbox, mapping: &Mapping, state: State, waiting: i64) -> Vec<String> {
+    let mut notes = Vec::new();
+    if state == State::Installed {
+        return notes;
+    }
+    if waiting > 0 {
+        notes.push(match outbox.mode {
+            Mode::Trigger => format!("{waiting} rows are not sent: they are taken first"),
+            Mode::Poll => format!("{waiting} rows are not sent: the relay takes them"),
+        });
+    }
+    if state == State::Missing && mapping.claimed.is_none() {
+        notes.push(
+            "stop its old poller before: nothing in a row can tell it that the row is taken".to_owned(),
+        );
+    }
+    if !mapping.has_lifecycle() && outbox.mode == Mode::Poll {
+        notes.push(
+            "nothing in a row can tell that it was sent: rows are deleted as they are taken".to_owned(),
+        );
+    }
+    notes
 }
 
 async fn triggers(connection: &mut PgConnection, outbox: &Outbox, mapping: &Mapping) -> Result<Vec<Wanted>> {
@@ -270,6 +328,7 @@ fn orphan(found: &Found) -> Difference {
         reverse: Vec::new(),
         complaints: Vec::new(),
         waiting: 0,
+        notes: Vec::new(),
     }
 }
 

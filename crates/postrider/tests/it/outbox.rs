@@ -194,17 +194,16 @@ async fn what_came_while_the_trigger_was_off_is_taken() {
     insert(&mut connection, Preset::OutboxTopic, 1, "k").await;
     execute(&mut connection, "alter table outbox disable trigger user").await;
     insert(&mut connection, Preset::OutboxTopic, 2, "k").await;
-    assert_eq!(
-        outbox::drift(&mut connection, &declared).await.unwrap(),
-        [("public.outbox".to_owned(), State::Disabled)]
-    );
+    let alarms = outbox::alarms(&mut connection, &declared).await.unwrap();
+    assert_eq!((alarms.len(), alarms[0].state), (1, State::Disabled));
     outbox::apply(&mut connection, &declared, false).await.unwrap();
     let ids: Vec<String> = sqlx::query_scalar("select source_id from postrider.events order by seq")
         .fetch_all(&mut connection)
         .await
         .unwrap();
     assert_eq!(ids, ["1", "2"]);
-    assert_eq!(outbox::drift(&mut connection, &[]).await.unwrap(), [("outbox".to_owned(), State::Orphaned)]);
+    let orphans = outbox::plan(&mut connection, &[]).await.unwrap();
+    assert_eq!((orphans.tables.len(), orphans.tables[0].state), (1, State::Orphaned));
     outbox::apply(&mut connection, &[], true).await.unwrap();
     insert(&mut connection, Preset::OutboxTopic, 3, "k").await;
     assert_eq!(count(&mut connection, "select count(*) from postrider.events").await, 2);
