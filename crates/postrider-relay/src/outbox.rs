@@ -20,6 +20,7 @@ const LAST: Duration = Duration::from_secs(2);
 /// A table that is kept.
 pub(crate) struct Kept {
     stop: watch::Sender<bool>,
+    has_looked: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
 
@@ -27,8 +28,15 @@ impl Kept {
     /// Begins to keep a table, and goes on until it is told to stop.
     pub(crate) fn start(settings: &Arc<RelaySettings>, outbox: &Outbox) -> Self {
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(keep(Arc::clone(settings), outbox.clone(), stopped));
-        Self { stop, task }
+        let (looked, has_looked) = watch::channel(false);
+        let task = tokio::spawn(keep(Arc::clone(settings), outbox.clone(), stopped, looked));
+        Self { stop, has_looked, task }
+    }
+
+    /// Comes when there was nothing more to move, or another relay keeps the table.
+    pub(crate) fn has_looked(&self) -> impl Future<Output = ()> + use<> {
+        let mut has_looked = self.has_looked.clone();
+        async move { drop(has_looked.wait_for(|looked| *looked).await) }
     }
 
     /// Marks what is settled by now, and hands the table back.
@@ -46,11 +54,16 @@ impl Drop for Kept {
     }
 }
 
-async fn keep(settings: Arc<RelaySettings>, outbox: Outbox, mut stop: watch::Receiver<bool>) {
+async fn keep(
+    settings: Arc<RelaySettings>,
+    outbox: Outbox,
+    mut stop: watch::Receiver<bool>,
+    looked: watch::Sender<bool>,
+) {
     let mut pause = PAUSES.0;
     while !*stop.borrow_and_update() {
         let begun = Instant::now();
-        if let Err(error) = life(&settings, &outbox, &mut stop).await {
+        if let Err(error) = life(&settings, &outbox, &mut stop, &looked).await {
             tracing::error!(outbox = outbox.name, %error, "the outbox table cannot be kept; trying again");
         }
         if begun.elapsed() > PAUSES.1 {
@@ -81,6 +94,7 @@ async fn life(
     settings: &RelaySettings,
     outbox: &Outbox,
     stop: &mut watch::Receiver<bool>,
+    looked: &watch::Sender<bool>,
 ) -> Result<(), Trouble> {
     let mut connection = PgConnection::connect_with(&options(settings)).await?;
     for complaint in outbox::inspect(&mut connection, outbox).await? {
@@ -89,6 +103,9 @@ async fn life(
             return Err(Trouble::Complaint { problem, remedy });
         }
         tracing::warn!(outbox = outbox.name, remedy, "{problem}");
+    }
+    if outbox.mode == Mode::Poll && !has_sinks(&mut connection, settings, stop).await? {
+        return Ok(());
     }
     let mut listener = listener(settings, outbox).await?;
     let mut keeper = Keeper::open(&mut connection, outbox, &settings.name, settings.log.lease).await?;
@@ -108,6 +125,9 @@ async fn life(
                 worked?
             }
         };
+        if !worked.has_more && !is_claimed {
+            looked.send_replace(true);
+        }
         if *stop.borrow() && !worked.has_more {
             keeper.close(&mut connection).await?;
             connection.close().await?;
@@ -126,6 +146,27 @@ async fn life(
             _ = stop.wait_for(|stop| *stop) => {}
         }
     }
+}
+
+/// Waits until the log knows every sink: one that begins with what comes after it is born would miss what is moved before. False if it
+/// was told to stop meanwhile.
+async fn has_sinks(
+    connection: &mut PgConnection,
+    settings: &RelaySettings,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<bool, sqlx::Error> {
+    let names: Vec<&str> = settings.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    while !*stop.borrow_and_update() {
+        let known: i64 = sqlx::query_scalar("select count(*) from postrider.sinks where name = any ($1)")
+            .bind(&names)
+            .fetch_one(&mut *connection)
+            .await?;
+        if usize::try_from(known).is_ok_and(|known| known == names.len()) {
+            return Ok(true);
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(50), stop.wait_for(|stop| *stop)).await;
+    }
+    Ok(false)
 }
 
 /// How long it rests: shortly after something happened, longer and longer while nothing does.

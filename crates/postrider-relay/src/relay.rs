@@ -155,6 +155,13 @@ impl Relay {
         self.outboxes = settings.outboxes.iter().map(|outbox| Kept::start(settings, outbox)).collect();
     }
 
+    /// Waits until everything that waited in adopted tables is in the log. May be cancelled.
+    pub async fn has_moved(&self) {
+        for kept in &self.outboxes {
+            kept.has_looked().await;
+        }
+    }
+
     /// How each sink is doing.
     pub fn status(&self) -> Vec<SinkStatus> {
         self.sinks.values().map(|sink| sink.face.status()).collect()

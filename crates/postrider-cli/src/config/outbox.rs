@@ -10,42 +10,45 @@ use super::raw::File;
 
 /// An outbox table that is adopted.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Adopted {
     /// The kind of table it is: which column is what. See docs/adopt.md.
     #[schemars(example = &"plane")]
-    pub(crate) preset: Option<Preset>,
+    pub(crate) preset: Preset,
     /// How its rows come into the log.
+    #[serde(default)]
     pub(crate) mode: Mode,
-    /// Columns that are another than the preset says; without a preset `id`, `type` and `payload` at least.
+    /// Columns that are another than the preset says; with `preset: none` all of them, `id`, `type` and `payload` at least.
+    #[serde(default)]
     pub(crate) columns: Columns,
     /// The pauses of the relay that keeps the table while it finds nothing to do; something that happens begins them anew.
+    #[serde(default)]
     pub(crate) interval: Interval,
     /// With `mode: poll`: how many rows are moved at once.
+    #[serde(default = "batch")]
     pub(crate) batch: u32,
     /// With `mode: poll`: a channel on which somebody notifies when a row comes. Without it the preset's own, if it has one.
+    #[serde(default)]
     pub(crate) channel: Option<String>,
     /// A claim of another poller that is older is taken back. While there is a younger one, nothing is taken.
+    #[serde(default = "stale_after")]
     pub(crate) stale_after: Span,
     /// Rows that every sink has had for so long are deleted, 1,000 at a time. Without it they stay.
+    #[serde(default)]
     pub(crate) cleanup: Option<Span>,
 }
 
-impl Default for Adopted {
-    fn default() -> Self {
-        let outbox::Outbox { interval: (min, max), batch, stale_after, .. } =
-            outbox::Outbox::mapped("", outbox::Columns::default());
-        Self {
-            preset: None,
-            mode: Mode::default(),
-            columns: Columns::default(),
-            interval: Interval { min: Span(min), max: Span(max) },
-            batch,
-            channel: None,
-            stale_after: Span(stale_after),
-            cleanup: None,
-        }
-    }
+/// The library's own defaults.
+fn usual() -> outbox::Outbox {
+    outbox::Outbox::mapped("", outbox::Columns::default())
+}
+
+fn batch() -> u32 {
+    usual().batch
+}
+
+fn stale_after() -> Span {
+    Span(usual().stale_after)
 }
 
 /// Tables in common use.
@@ -69,18 +72,22 @@ pub(crate) enum Preset {
     /// `aggregatetype`, `aggregateid`, `type`, `payload`.
     #[serde(rename = "debezium")]
     Debezium,
+    /// Another table: `columns` says everything.
+    #[serde(rename = "none")]
+    None,
 }
 
-impl From<Preset> for outbox::Preset {
-    fn from(preset: Preset) -> Self {
-        match preset {
-            Preset::Plane => Self::Plane,
-            Preset::OutboxEvents => Self::OutboxEvents,
-            Preset::EventsOutbox => Self::EventsOutbox,
-            Preset::OutboxTopic => Self::OutboxTopic,
-            Preset::OutboxUuid => Self::OutboxUuid,
-            Preset::Debezium => Self::Debezium,
-        }
+impl Preset {
+    fn known(self) -> Option<outbox::Preset> {
+        Some(match self {
+            Self::Plane => outbox::Preset::Plane,
+            Self::OutboxEvents => outbox::Preset::OutboxEvents,
+            Self::EventsOutbox => outbox::Preset::EventsOutbox,
+            Self::OutboxTopic => outbox::Preset::OutboxTopic,
+            Self::OutboxUuid => outbox::Preset::OutboxUuid,
+            Self::Debezium => outbox::Preset::Debezium,
+            Self::None => return None,
+        })
     }
 }
 
@@ -107,7 +114,8 @@ pub(crate) struct Interval {
 
 impl Default for Interval {
     fn default() -> Self {
-        Adopted::default().interval
+        let (min, max) = usual().interval;
+        Self { min: Span(min), max: Span(max) }
     }
 }
 
@@ -148,7 +156,7 @@ impl Adopted {
     fn declared(&self, name: &str) -> outbox::Outbox {
         let columns = self.columns.clone();
         outbox::Outbox {
-            preset: self.preset.map(Into::into),
+            preset: self.preset.known(),
             mode: match self.mode {
                 Mode::Trigger => outbox::Mode::Trigger,
                 Mode::Poll => outbox::Mode::Poll,
@@ -200,8 +208,8 @@ impl Checker<'_> {
             });
             let columns = &adopted.columns;
             let is_known = columns.id.is_some() && columns.r#type.is_some() && columns.payload.is_some();
-            self.must(adopted.preset.is_some() || is_known, &[&["outbox", name]], || {
-                format!("`outbox.{name}`: choose a `preset`, or name `columns.id`, `columns.type` and `columns.payload`")
+            self.must(adopted.preset != Preset::None || is_known, &[&["outbox", name]], || {
+                format!("`outbox.{name}`: name `columns.id`, `columns.type` and `columns.payload`")
             });
             let Interval { min, max } = adopted.interval;
             let at = |key: &'static str| ["outbox", name.as_str(), "interval", key];
