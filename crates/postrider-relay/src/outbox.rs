@@ -102,7 +102,7 @@ async fn life(
         if complaint.is_fatal {
             return Err(Trouble::Complaint { problem, remedy });
         }
-        tracing::warn!(outbox = outbox.name, remedy, "{problem}");
+        tracing::warn!(outbox = outbox.name, problem, remedy, "the outbox table lacks something");
     }
     if outbox.mode == Mode::Poll && !has_sinks(&mut connection, settings, stop).await? {
         return Ok(());
@@ -116,7 +116,11 @@ async fn life(
         let worked = match keeper.work(&mut connection).await {
             Err(claimed @ Error::Claimed { .. }) => {
                 if !std::mem::replace(&mut is_claimed, true) {
-                    tracing::warn!(outbox = outbox.name, "{claimed}; until then nothing is taken");
+                    tracing::warn!(
+                        outbox = outbox.name,
+                        reason = %claimed,
+                        "another poller is at work on the outbox table; nothing is taken until it is stopped"
+                    );
                 }
                 outbox::Worked::default()
             }
