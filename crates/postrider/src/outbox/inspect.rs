@@ -41,12 +41,14 @@ pub(super) async fn of_table(
 ) -> Result<Vec<Complaint>> {
     let name = &mapping.shape.name;
     let rows = sqlx::query(
-        "select i.indisunique and i.indnkeyatts = 1 and i.indpred is null as is_unique,
+        "select i.indisunique and (i.indnkeyatts = 1 or $2) and i.indpred is null as is_unique,
                 (select a.attname::text from pg_attribute a where a.attrelid = i.indrelid and a.attnum = i.indkey[0]) as first,
                 coalesce(pg_get_expr(i.indpred, i.indrelid), '') as predicate
          from pg_index i where i.indrelid = $1::bigint::oid and i.indisvalid",
     )
     .bind(mapping.shape.oid)
+    // There it has to have the columns of the partitioning too.
+    .bind(mapping.shape.partitioned)
     .fetch_all(connection)
     .await?;
     let indexes = rows

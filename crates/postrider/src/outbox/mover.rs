@@ -44,11 +44,16 @@ impl Mover {
         Ok(Self { outbox: outbox.clone(), transfer: format!("select {function}($1, $2)"), young, take_back })
     }
 
-    /// Moves a batch; how many rows, or `None` if another one keeps the table.
-    pub(super) async fn transfer(&self, connection: &mut PgConnection, keeper: Uuid) -> Result<Option<u64>> {
+    /// Moves so many rows; how many it were, or `None` if another one keeps the table.
+    pub(super) async fn transfer(
+        &self,
+        connection: &mut PgConnection,
+        keeper: Uuid,
+        batch: u32,
+    ) -> Result<Option<u64>> {
         let moved: i64 = sqlx::query_scalar(AssertSqlSafe(self.transfer.clone()))
             .bind(keeper)
-            .bind(i32::try_from(self.outbox.batch).unwrap_or(i32::MAX))
+            .bind(i32::try_from(batch).unwrap_or(i32::MAX))
             .fetch_one(connection)
             .await?;
         Ok(u64::try_from(moved).ok())
