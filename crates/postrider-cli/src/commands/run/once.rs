@@ -31,10 +31,10 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
         opened = open(database, patience) => opened?,
         _ = signals.next() => return Ok(Exit::Failed),
     };
-    let moves = config.relay.outboxes.iter().any(|outbox| outbox.mode == Mode::Poll);
+    let polls = config.relay.outboxes.iter().any(|outbox| outbox.mode == Mode::Poll);
     let before = goal(&mut connection).await?;
     let mut relay = Relay::start(config.relay).map_err(failure)?;
-    let (goal, lanes) = if moves {
+    let (goal, lanes) = if polls {
         // What waits in a table is committed too, and comes into the log only now.
         let moved = tokio::select! {
             moved = tokio::time::timeout(patience, relay.has_moved()) => moved.is_ok(),
