@@ -203,6 +203,13 @@ fn notes(outbox: &Outbox, mapping: &Mapping, state: State, waiting: i64) -> Vec<
             "stop its old poller before: nothing in a row can tell it that the row is taken".to_owned(),
         );
     }
+    if mapping.order.iter().all(|column| column.base_type == "uuid") {
+        notes.push(match outbox.mode {
+            Mode::Trigger if waiting == 0 => String::new(),
+            _ => "nothing says which row came first, a uuid does not: name a column that does with columns.order, or rows of one key may be taken in another order".to_owned(),
+        });
+        notes.retain(|note| !note.is_empty());
+    }
     if !mapping.has_lifecycle() && outbox.mode == Mode::Poll {
         notes.push(
             "nothing in a row can tell that it was sent: rows are deleted as they are taken".to_owned(),

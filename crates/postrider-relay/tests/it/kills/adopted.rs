@@ -98,6 +98,10 @@ async fn kill_keepers(preset: Preset, mode: Mode, relays: u64) {
     let mut connection = world.database.connect().await.unwrap();
     let (load, relays, kills) = kill(&world, relays, 10).await;
     world.end(load).await;
+    if preset == Preset::Debezium && mode == Mode::Poll {
+        // What is taken is deleted: what is left is not in the log yet.
+        crate::outbox::until(&mut connection, "select count(*) from outbox", 0).await;
+    }
     until(&mut connection, "select sum(events) = 0 from postrider.backlog").await;
     if let Some(sent) = tables::sent(preset) {
         crate::outbox::until(
@@ -109,7 +113,10 @@ async fn kill_keepers(preset: Preset, mode: Mode, relays: u64) {
     }
     let report = world.ledger.check(world.collector.receipts());
     println!("{test}: {report}; {kills} kills");
-    assert!(report.is_faithful(), "{report}");
+    // Random ids, and nothing else that says which row came first: polled, such a table has no order to keep.
+    let has_order = preset != Preset::Debezium || mode == Mode::Trigger;
+    assert!(report.lost.is_empty() && report.phantom.is_empty(), "{report}");
+    assert!(!has_order || report.is_faithful(), "{report}");
     until(&mut connection, "select not exists (select from postrider.adopted)").await;
     if preset == Preset::Plane {
         until(&mut connection, "select bool_and(claimed_at <= processed_at) from outbox").await;
@@ -139,7 +146,7 @@ async fn fault_1_two_relays_that_move_a_table_s_rows_are_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_1_relays_that_keep_any_table_are_killed() {
     if soak() == 1 {
-        return kill_keepers(Preset::EventsOutbox, Mode::Poll, 2).await;
+        return kill_keepers(Preset::Debezium, Mode::Poll, 2).await;
     }
     for mode in [Mode::Trigger, Mode::Poll] {
         for preset in Preset::ALL {
