@@ -10,6 +10,7 @@ mod finding;
 mod hint;
 mod interpolate;
 mod layers;
+mod outbox;
 mod part;
 mod raw;
 mod read;

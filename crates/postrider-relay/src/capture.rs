@@ -1,9 +1,10 @@
-//! Looks after the triggers of declared tables: one that is missing, switched off or outdated is an alarm.
+//! Looks after the triggers of declared and adopted tables: one that is missing, switched off or outdated is an alarm.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use postrider::capture::{self, Alarm};
+use postrider::outbox;
 use sqlx::PgPool;
 use tokio::sync::watch;
 
@@ -12,7 +13,7 @@ use crate::settings::RelaySettings;
 /// How the triggers of the declared tables stand.
 #[derive(Debug, Clone, Default)]
 pub struct CaptureStatus {
-    /// The declared tables.
+    /// The declared and adopted tables.
     pub tables: Vec<String>,
     /// Those that are not captured as declared. Empty: all is well, if anybody has looked.
     pub alarms: Vec<Alarm>,
@@ -26,19 +27,21 @@ pub(crate) async fn look_after(
     pool: PgPool,
     shown: Arc<watch::Sender<CaptureStatus>>,
 ) {
-    let tables: Vec<String> = settings.tables.iter().map(|table| table.name.clone()).collect();
+    let declared = settings.tables.iter().map(|table| table.name.clone());
+    let tables: Vec<String> =
+        declared.chain(settings.outboxes.iter().map(|outbox| outbox.name.clone())).collect();
     shown.send_modify(|status| {
         status.alarms.retain(|alarm| tables.contains(&alarm.table));
         status.tables = tables;
     });
-    if settings.tables.is_empty() {
+    if settings.tables.is_empty() && settings.outboxes.is_empty() {
         return;
     }
     let mut every = tokio::time::interval(settings.log.sweep);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        match sweep(&pool, &settings.tables).await {
+        match sweep(&pool, &settings).await {
             Ok(alarms) => tell(&shown, alarms),
             // The pipelines say louder that the database is away. What was found stays in sight.
             Err(error) => tracing::debug!(%error, "the triggers of declared tables could not be looked at"),
@@ -46,9 +49,11 @@ pub(crate) async fn look_after(
     }
 }
 
-async fn sweep(pool: &PgPool, tables: &[capture::Table]) -> capture::Result<Vec<Alarm>> {
+async fn sweep(pool: &PgPool, settings: &RelaySettings) -> outbox::Result<Vec<Alarm>> {
     let mut connection = pool.acquire().await?;
-    capture::sweep(&mut connection, tables).await
+    let mut alarms = capture::sweep(&mut connection, &settings.tables).await?;
+    alarms.extend(outbox::alarms(&mut connection, &settings.outboxes).await?);
+    Ok(alarms)
 }
 
 /// Each change is a line of the log.

@@ -6,6 +6,7 @@ use crate::envelopes::cloudevents::CloudEvents;
 use crate::envelopes::debezium::Debezium;
 use crate::envelopes::plain::Plain;
 use crate::envelopes::plane::Plane;
+use crate::json;
 use crate::prepare::PrepareError;
 use crate::settings::EnvelopeKind;
 use crate::sink::EventId;
@@ -50,6 +51,18 @@ impl Event<'_> {
             + 2 * record.key.as_ref().map_or(0, String::len);
         self.payload.len() + record.headers.as_ref().map_or(0, String::len) + names + 320
     }
+}
+
+/// The event's own headers, as text, for protocols that have headers.
+pub(crate) fn own_headers(record: &Record) -> impl Iterator<Item = (String, String)> {
+    record.headers.as_deref().into_iter().flat_map(json::members).filter_map(|(name, value)| {
+        let name = json::unescape(name).filter(|_| value != "null")?;
+        let value = match json::inside_quotes(value) {
+            Some(text) => json::unescape(text).map_or_else(|| value.to_owned(), Into::into),
+            None => value.to_owned(),
+        };
+        Some((name.into_owned(), value))
+    })
 }
 
 /// The envelope of this kind.

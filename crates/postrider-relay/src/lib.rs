@@ -8,6 +8,7 @@ mod face;
 mod jq;
 mod json;
 mod memory;
+mod outbox;
 mod pipeline;
 pub mod policy;
 pub mod prepare;

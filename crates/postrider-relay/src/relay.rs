@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::capture::{self, CaptureStatus};
 use crate::face::Face;
 use crate::memory::{self, Memory, Verdict};
+use crate::outbox::Kept;
 use crate::pipeline::{Fittings, Stop, supervise};
 use crate::policy::Action;
 use crate::prepare::{PrepareError, Preparer};
@@ -96,6 +97,7 @@ pub struct Relay {
     batch_bytes: BatchBytes,
     memory: Memory,
     sinks: BTreeMap<String, Running>,
+    outboxes: Vec<Kept>,
     /// What is shown of each sink, also to those who asked before a reload.
     faces: Arc<RwLock<Vec<Face>>>,
     /// Looks after the triggers of declared tables.
@@ -117,10 +119,21 @@ impl Relay {
         let captured = Arc::new(watch::Sender::new(CaptureStatus::default()));
         let sweeper =
             tokio::spawn(capture::look_after(Arc::clone(&settings), pool.clone(), Arc::clone(&captured)));
-        let mut relay = Self { settings, pool, batch_bytes, memory, sinks, faces, sweeper, captured };
+        let mut relay = Self {
+            settings,
+            pool,
+            batch_bytes,
+            memory,
+            sinks,
+            outboxes: Vec::new(),
+            faces,
+            sweeper,
+            captured,
+        };
         for (sink, preparer) in prepared {
             relay.launch(sink, preparer);
         }
+        relay.keep_outboxes();
         relay.show();
         Ok(relay)
     }
@@ -135,6 +148,18 @@ impl Relay {
         };
         let task = tokio::spawn(supervise(fittings, Arc::clone(&settings), preparer, face.clone(), stopped));
         self.sinks.insert(settings.name.clone(), Running { settings, face, stop, task });
+    }
+
+    fn keep_outboxes(&mut self) {
+        let settings = &self.settings;
+        self.outboxes = settings.outboxes.iter().map(|outbox| Kept::start(settings, outbox)).collect();
+    }
+
+    /// Waits until everything that waited in adopted tables is in the log. May be cancelled.
+    pub async fn has_moved(&self) {
+        for kept in &self.outboxes {
+            kept.has_looked().await;
+        }
     }
 
     /// How each sink is doing.
@@ -178,6 +203,10 @@ impl Relay {
             .collect();
         let leaving: Vec<Running> = leaving.iter().filter_map(|name| self.sinks.remove(name)).collect();
         drain(leaving, self.settings.drain, std::future::pending()).await;
+        let keeps_others = whole || self.settings.outboxes != settings.outboxes;
+        if keeps_others {
+            leave(std::mem::take(&mut self.outboxes)).await;
+        }
         if whole {
             self.pool = pool(&settings);
         }
@@ -193,6 +222,9 @@ impl Relay {
             if !self.sinks.contains_key(&sink.name) {
                 self.launch(sink, preparer);
             }
+        }
+        if keeps_others {
+            self.keep_outboxes();
         }
         self.show();
         Ok(())
@@ -251,7 +283,10 @@ impl Relay {
     /// time. Answers whether it could be left out: everything was settled before.
     pub async fn stop_or(mut self, hurry: impl Future<Output = ()>) -> bool {
         let sinks = std::mem::take(&mut self.sinks);
-        drain(sinks.into_values().collect(), self.settings.drain, hurry).await
+        let is_settled = drain(sinks.into_values().collect(), self.settings.drain, hurry).await;
+        // After the sinks: what they have settled last is marked too.
+        leave(std::mem::take(&mut self.outboxes)).await;
+        is_settled
     }
 }
 
@@ -272,6 +307,11 @@ fn gone(name: &str, face: &Face) -> Option<(String, String)> {
         }
         _ => None,
     }
+}
+
+async fn leave(outboxes: Vec<Kept>) {
+    let leaving: tokio::task::JoinSet<()> = outboxes.into_iter().map(Kept::stop).collect();
+    leaving.join_all().await;
 }
 
 /// Tells pipelines to drain, and after the deadline, or in a hurry, to end at once. Answers whether nobody had to hurry.

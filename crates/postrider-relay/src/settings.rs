@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use postrider::capture::Table;
 use postrider::log::{Hint, Servers, Start};
+use postrider::outbox::Outbox;
 
 use crate::sinks::Target;
 
@@ -28,6 +29,8 @@ pub struct RelaySettings {
     pub tables: Vec<Table>,
     /// One pipeline each. Names are unique.
     pub sinks: Vec<SinkSettings>,
+    /// Adopted tables whose columns are kept true, and whose rows are moved where no trigger does it. One more connection each.
+    pub outboxes: Vec<Outbox>,
 }
 
 impl RelaySettings {
@@ -42,6 +45,7 @@ impl RelaySettings {
             connections: 4,
             tables: Vec::new(),
             sinks,
+            outboxes: Vec::new(),
         }
     }
 }
@@ -49,7 +53,7 @@ impl RelaySettings {
 /// By hand: the options of a connection print its password.
 impl fmt::Debug for RelaySettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, database, log, memory_limit, drain, connections, tables, sinks } = self;
+        let Self { name, database, log, memory_limit, drain, connections, tables, sinks, outboxes } = self;
         f.debug_struct("RelaySettings")
             .field("name", name)
             .field("database", database)
@@ -59,6 +63,7 @@ impl fmt::Debug for RelaySettings {
             .field("connections", connections)
             .field("tables", tables)
             .field("sinks", sinks)
+            .field("outboxes", outboxes)
             .finish()
     }
 }

@@ -35,6 +35,9 @@ begin
     -- Of what could not be captured it sees how much there is, by a view; it notes which partitions there are.
     execute format('revoke select on postrider.capture_failures, postrider.backfills from %I', relay);
     execute format('grant insert on postrider.partitions to %I', relay);
+    -- It keeps adopted tables; what it may do with those themselves is granted by `postrider apply`, column by column.
+    execute format('grant update, delete on postrider.adopted to %I', relay);
+    execute format('grant insert, update, delete on postrider.keepers to %I', relay);
     -- It reads where the numbering of events stands and cannot move it.
     execute format('grant select on all sequences in schema postrider to %I', relay);
     execute format('grant usage, update on sequence postrider.slot, postrider.progress_slot, postrider.armed, postrider.disarmed, postrider.armed_until to %I', relay);

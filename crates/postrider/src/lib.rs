@@ -27,6 +27,8 @@ mod context;
 mod event;
 #[cfg(feature = "log")]
 pub mod log;
+#[cfg(feature = "log")]
+pub mod outbox;
 pub mod producer;
 #[cfg(feature = "log")]
 pub mod schema;

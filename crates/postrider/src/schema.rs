@@ -23,6 +23,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (4, include_str!("../migrations/0004_parking.sql")),
     (5, include_str!("../migrations/0005_views.sql")),
     (6, include_str!("../migrations/0006_capture.sql")),
+    (6, include_str!("../migrations/0006_outbox.sql")),
 ];
 /// A function and not a row: it survives a schema-only dump, as does everything else that emitting needs.
 const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 6'";

@@ -4,17 +4,20 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::Args;
 use postrider::capture::{self, Difference, State};
+use postrider::{log, outbox};
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 
 use super::plan;
+use crate::config::{self, Declared};
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output;
 
-/// Install or renew the triggers of the declared tables
+/// Install or renew the triggers of the declared and adopted tables
 ///
-/// Everything happens in one transaction. Locks on your tables are asked for with half a second of patience, again and again: writers never
+/// Everything happens in one transaction, and what concerns outbox tables in a second one, which also takes the rows that wait in them. Locks on your tables are asked for with half a second of patience, again and again: writers never
 /// queue up behind it for longer. Events that could not be recorded meanwhile are recorded with it. Needs the owner of the tables, who may
 /// create in the schema `postrider`.
 #[derive(Args)]
@@ -46,9 +49,14 @@ impl Apply {
             output::say("nothing was changed; with --yes they are removed");
             return Ok(Exit::Found);
         }
-        let done = capture::apply(&mut connection, &declared.tables, self.remove_orphans)
+        self.refuse_without_sinks(&mut connection, &declared, &planned).await?;
+        let mut done = capture::apply(&mut connection, &declared.tables, self.remove_orphans)
             .await
             .map_err(|error| declared.failure(error))?;
+        let adopted = outbox::apply(&mut connection, &declared.outboxes, self.remove_orphans)
+            .await
+            .map_err(|error| declared.outbox_failure(error))?;
+        done.tables.extend(adopted.tables.into_iter().map(Into::into));
         let is_done = |table: &&Difference| {
             table.state != State::Installed && (table.state != State::Orphaned || self.remove_orphans)
         };
@@ -74,6 +82,31 @@ impl Apply {
             output::json(&json!({ "changed": changed, "orphans": orphans }))?;
         }
         Ok(Exit::Fine)
+    }
+
+    /// The rows that wait in an outbox table are taken with this. A sink that begins with what comes after it is born would miss them.
+    async fn refuse_without_sinks(
+        &self,
+        connection: &mut PgConnection,
+        declared: &Declared,
+        planned: &capture::Plan,
+    ) -> Result<(), Failure> {
+        let is_new = |table: &&Difference| table.state == State::Missing;
+        if declared.outboxes.is_empty() || !planned.tables.iter().any(|table| is_new(&table)) {
+            return Ok(());
+        }
+        let known: bool = sqlx::query_scalar("select exists (select from postrider.sinks)")
+            .fetch_one(connection)
+            .await
+            .map_err(log::Error::from)?;
+        let configured = config::sinks(&self.target.source)?.unwrap_or_default();
+        if known || configured.iter().any(|sink| sink.start == log::Start::Earliest) {
+            return Ok(());
+        }
+        Err(Failure::configuration(
+            "the log knows no sink yet, and one with `start: now` would never get the rows that wait in the outbox tables; start \
+             `postrider run` first, or give the sink `start: earliest`",
+        ))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use postrider::capture::{self, Difference, State};
-use postrider::schema;
+use postrider::{outbox, schema};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output;
 
-/// Show how the triggers of the declared tables stand, and the SQL that brings them to what is declared
+/// Show how the triggers of the declared and adopted tables stand, and the SQL that brings them to what is declared
 ///
 /// Changes nothing. A trigger is missing; installed; outdated, when the declaration or the table's columns have changed; disabled,
 /// when it is switched off; or orphaned, when its table is not declared. Exits with 2 if there is anything to do.
@@ -58,7 +58,7 @@ pub(super) fn written(target: &Target) -> Result<Declared, Failure> {
         return Ok(declared);
     }
     Err(Failure::configuration(
-        "there is no postrider.yaml here: declare the tables in one, under `tables`, or name it with --config PATH",
+        "there is no postrider.yaml here: declare the tables in one, under `tables` or `outbox`, or name it with --config PATH",
     ))
 }
 
@@ -67,13 +67,18 @@ pub(super) async fn planned(
     declared: &Declared,
 ) -> Result<capture::Plan, Failure> {
     schema::check_version(connection).await?;
-    capture::plan(connection, &declared.tables).await.map_err(|error| declared.failure(error))
+    let mut plan =
+        capture::plan(connection, &declared.tables).await.map_err(|error| declared.failure(error))?;
+    let adopted =
+        outbox::plan(connection, &declared.outboxes).await.map_err(|error| declared.outbox_failure(error))?;
+    plan.tables.extend(adopted.tables.into_iter().map(Into::into));
+    Ok(plan)
 }
 
 fn in_words(tables: &[Difference]) -> String {
     let mut text = String::new();
     if tables.is_empty() {
-        text.push_str("no tables are declared, and none is captured\n");
+        text.push_str("no tables are declared, and none is captured or adopted\n");
     }
     let rows: Vec<Vec<String>> = tables
         .iter()

@@ -166,7 +166,10 @@ fn state(config: &Config) {
     let sinks: Vec<String> =
         settings.sinks.iter().map(|sink| format!("{} ({})", sink.name, sink.target.kind())).collect();
     let for_metrics = usize::from(config.http.is_some());
-    let connections = settings.sinks.len() * PER_SINK + settings.connections as usize + for_metrics;
+    let connections = settings.sinks.len() * PER_SINK
+        + settings.connections as usize
+        + for_metrics
+        + 2 * settings.outboxes.len();
     tracing::info!(
         relay = settings.name,
         sinks = sinks.join(", "),

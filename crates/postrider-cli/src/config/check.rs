@@ -14,7 +14,7 @@ use super::finding::Finding;
 use super::raw::{Feed, File, Listen, Start};
 use super::sinks::{Sink, file_of};
 use super::tree::{Node, Place};
-use super::{Alerts, Config, Depth, HttpSettings, LogSettings, tables};
+use super::{Alerts, Config, Depth, HttpSettings, LogSettings, outbox, tables};
 use crate::connect;
 
 /// The binary with its buffers does not fit into less.
@@ -79,6 +79,7 @@ impl Checker<'_> {
         }
         self.exclusive(file);
         self.tables(file);
+        self.outbox(file);
     }
 
     fn log(&mut self, file: &File) {
@@ -230,6 +231,7 @@ impl Checker<'_> {
             standbys: file.log.standbys,
         };
         relay.tables = tables::declared(file);
+        relay.outboxes = outbox::declared(file);
         let http = match file.http.listen {
             Listen::Off => None,
             Listen::On(listen) => Some(HttpSettings { listen }),

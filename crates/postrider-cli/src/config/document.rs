@@ -158,7 +158,7 @@ const FILE_HEAD: &str = "\
 ";
 
 /// Sections of names, with one that stands in the reference file.
-pub(crate) const EXAMPLES: &[(&str, &str)] = &[("tables", "public.orders")];
+pub(crate) const EXAMPLES: &[(&str, &str)] = &[("tables", "public.orders"), ("outbox", "public.old_outbox")];
 
 /// The file in which every key stands with its default.
 pub(crate) fn reference() -> String {

@@ -1,24 +1,25 @@
 //! A part of the configuration alone, for the commands that need nothing else of it: the database, the tables.
 
-use postrider::capture;
 use postrider::log::Servers;
+use postrider::{capture, outbox as adopting};
 
 use super::check::Checker;
 use super::environment::Environment;
 use super::finding::{Finding, Report, Text};
 use super::interpolate::{self, Interpolation};
 use super::tree::{self, Node, Place, Value};
-use super::{Depth, Source, content, layers, raw, read, secrets, shape, tables};
+use super::{Depth, Source, content, layers, outbox, raw, read, secrets, shape, tables};
 use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// The keys.
 const DATABASE: &str = "database";
 const TABLES: &str = "tables";
+const OUTBOX: &str = "outbox";
 
 /// The database as `run` would find it. Whatever else is wrong with the file is no concern of who asks this.
 pub(crate) fn database(source: &Source) -> Result<Servers, Failure> {
-    let part = Part::read(source, DATABASE)?;
+    let part = Part::read(source, &[DATABASE])?;
     let mut checker = Checker { tree: &part.tree, findings: Vec::new() };
     let database = checker.database(&part.file, Depth::References);
     database.ok_or_else(|| part.refused(checker.findings))
@@ -27,6 +28,7 @@ pub(crate) fn database(source: &Source) -> Result<Servers, Failure> {
 /// What the file declares of tables, and where it says so.
 pub(crate) struct Declared {
     pub(crate) tables: Vec<capture::Table>,
+    pub(crate) outboxes: Vec<adopting::Outbox>,
     /// Whether there is a file at all.
     pub(crate) is_written: bool,
     part: Part,
@@ -34,13 +36,15 @@ pub(crate) struct Declared {
 
 /// The declared tables. Whatever else is wrong with the file is no concern of who asks this.
 pub(crate) fn declared(source: &Source) -> Result<Declared, Failure> {
-    let part = Part::read(source, TABLES)?;
+    let part = Part::read(source, &[TABLES, OUTBOX])?;
     let mut checker = Checker { tree: &part.tree, findings: Vec::new() };
     checker.tables(&part.file);
+    checker.outbox(&part.file);
     let findings = checker.findings;
     if findings.is_empty() {
         let is_written = source.file().is_some();
-        return Ok(Declared { tables: tables::declared(&part.file), is_written, part });
+        let (tables, outboxes) = (tables::declared(&part.file), outbox::declared(&part.file));
+        return Ok(Declared { tables, outboxes, is_written, part });
     }
     Err(part.refused(findings))
 }
@@ -54,6 +58,29 @@ impl Declared {
                 self.part.refused(vec![Finding { place, ..Finding::new(error.to_string()) }])
             }
             None => error.into(),
+        }
+    }
+
+    /// The same about an adopted table.
+    pub(crate) fn outbox_failure(&self, error: adopting::Error) -> Failure {
+        let path = match &error {
+            adopting::Error::NoField { table, .. } | adopting::Error::Claimed { table, .. } => {
+                vec![OUTBOX, table]
+            }
+            adopting::Error::NoColumn { table, .. } | adopting::Error::WrongType { table, .. } => {
+                vec![OUTBOX, table, "columns"]
+            }
+            adopting::Error::Twice { second, .. } => vec![OUTBOX, second],
+            adopting::Error::Table(_) | adopting::Error::Database(_) => Vec::new(),
+        };
+        let place = place(&self.part.tree, &path);
+        match error {
+            adopting::Error::Table(capture::Error::Database(error)) | adopting::Error::Database(error) => {
+                capture::Error::Database(error).into()
+            }
+            // Nothing is wrong with the file: it is too early.
+            error @ adopting::Error::Claimed { .. } => Failure::new(Exit::Found, error),
+            error => self.part.refused(vec![Finding { place, ..Finding::new(error.to_string()) }]),
         }
     }
 }
@@ -95,7 +122,8 @@ struct Part {
 }
 
 impl Part {
-    fn read(source: &Source, key: &str) -> Result<Self, Failure> {
+    fn read(source: &Source, keys: &[&str]) -> Result<Self, Failure> {
+        let is_database = keys.contains(&DATABASE);
         let path = source.file();
         let text = path.as_deref().map(content).transpose()?.unwrap_or_default();
         let shape = shape::shape();
@@ -108,8 +136,8 @@ impl Part {
         let refused = |findings| Failure::new(Exit::Configuration, Report::new(text.clone(), findings));
         let Some(tree) = parsed else { return Err(refused(findings)) };
 
-        let mut tree = alone(tree, key);
-        if key == DATABASE
+        let mut tree = alone(tree, keys);
+        if is_database
             && let Some(name) = layers::variable(&[DATABASE])
             && let Some(url) = layers::get(&environment, &name, &mut findings).filter(|url| !url.is_empty())
         {
@@ -117,7 +145,7 @@ impl Part {
         }
         let folder = interpolate::folder(path.as_deref());
         Interpolation { environment: &environment, folder, is_strict: true }.fill(&mut tree, &mut findings);
-        if key == DATABASE {
+        if is_database {
             layers::fall_back(&mut tree, &environment, &mut findings);
         }
         let file = read::read::<raw::File>(&tree, &[], shape, &mut findings).unwrap_or_default();
@@ -129,12 +157,13 @@ impl Part {
     }
 }
 
-/// The tree with nothing but one key in it. What is no map is left for the reader to complain about.
-fn alone(tree: Node, key: &str) -> Node {
+/// The tree with nothing but these keys in it. What is no map is left for the reader to complain about.
+fn alone(tree: Node, keys: &[&str]) -> Node {
     match tree.value {
-        Value::Map(entries) => {
-            Node::map(entries.into_iter().filter(|entry| entry.key == key).collect(), tree.place)
-        }
+        Value::Map(entries) => Node::map(
+            entries.into_iter().filter(|entry| keys.contains(&entry.key.as_str())).collect(),
+            tree.place,
+        ),
         _ => tree,
     }
 }

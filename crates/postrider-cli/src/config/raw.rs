@@ -19,6 +19,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::as_text::as_text;
+use super::outbox::Adopted;
 use super::sinks::Sink;
 use super::tables::Table;
 use crate::logging;
@@ -41,6 +42,9 @@ pub(crate) struct File {
     /// Tables whose committed changes become events: under the name of each, with its schema, what is captured of it. `postrider plan`
     /// shows what that takes, `postrider apply` does it.
     pub(crate) tables: BTreeMap<String, Table>,
+    /// Outbox tables that are there already, under the name of each, with its schema: their rows become events, and their own columns go on
+    /// telling what became of them. `postrider plan` shows what that takes, `postrider apply` does it.
+    pub(crate) outbox: BTreeMap<String, Adopted>,
     /// Where events go: under a name of your choice, one kind of sink and how it is fed. The log knows a sink by this name.
     // Read apart, because a sink has one key that is its kind: see `sinks`.
     #[serde(deserialize_with = "read_apart")]

@@ -79,7 +79,7 @@ impl Shown {
 
 fn collect(keys: &Map<String, Value>, path: &mut Vec<String>, tree: &Node, lines: &mut Vec<Line>) {
     let mut sorted: Vec<(&String, &Value)> = keys.iter().collect();
-    if path.len() != 1 || !["sinks", "tables"].contains(&path[0].as_str()) {
+    if path.len() != 1 || !["sinks", "tables", "outbox"].contains(&path[0].as_str()) {
         sorted.sort_by(|(a, _), (b, _)| rank(a).cmp(&rank(b)));
     }
     for (key, value) in sorted {

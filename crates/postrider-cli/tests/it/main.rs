@@ -15,6 +15,7 @@ mod init;
 mod manners;
 mod memory;
 mod once;
+mod outbox;
 mod readme;
 mod rebase;
 mod run;

@@ -1,7 +1,6 @@
 //! What Debezium's outbox event router produces.
 
-use crate::envelope::{Envelope, Event};
-use crate::json;
+use crate::envelope::{Envelope, Event, own_headers};
 
 /// The router's message with `table.expand.json.payload=true` and `table.fields.additional.placement=type:header:eventType`:
 /// the value is the payload itself, not a string with JSON in it; the message key is the aggregate's id (the event's key); the
@@ -23,17 +22,7 @@ impl Envelope for Debezium {
         let record = event.record;
         let mut headers =
             vec![("id".to_owned(), event.id.to_string()), ("eventType".to_owned(), record.r#type.clone())];
-        for (name, value) in record.headers.as_deref().into_iter().flat_map(json::members) {
-            let Some(name) = json::unescape(name) else { continue };
-            if matches!(&*name, "id" | "eventType") || value == "null" {
-                continue;
-            }
-            let value = match json::inside_quotes(value) {
-                Some(text) => json::unescape(text).map_or_else(|| value.to_owned(), Into::into),
-                None => value.to_owned(),
-            };
-            headers.push((name.into_owned(), value));
-        }
+        headers.extend(own_headers(record).filter(|(name, _)| !matches!(name.as_str(), "id" | "eventType")));
         headers
     }
 }

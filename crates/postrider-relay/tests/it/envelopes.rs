@@ -98,10 +98,12 @@ fn a_source_is_a_uri_reference() {
 #[test]
 fn plain_is_the_payload() {
     let mut preparer = preparer(EnvelopeKind::Plain);
-    let record = order_paid();
+    let record =
+        Record { headers: Some(r#"{"event_id":"17","n":1,"none":null}"#.to_owned()), ..order_paid() };
     let message = message(&mut preparer, &record);
     assert_eq!(text(&message), record.payload);
-    assert!(message.headers.is_empty());
+    let own = [("event_id".to_owned(), "17".to_owned()), ("n".to_owned(), "1".to_owned())];
+    assert_eq!(message.headers, own);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod jq;
 mod kills;
 mod lanes_lost;
 mod operator;
+mod outbox;
 mod parking_storm;
 mod payloads;
 mod route;

@@ -18,7 +18,7 @@ pub const TRIGGER: &str = "00_postrider";
 const NUMBERS_AHEAD: i16 = 8;
 
 /// A string as SQL wants it.
-pub(super) fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let doubled = text.replace('\'', "''");
     if text.contains('\\') { format!("E'{}'", doubled.replace('\\', "\\\\")) } else { format!("'{doubled}'") }
 }

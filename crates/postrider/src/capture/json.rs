@@ -3,7 +3,7 @@
 use super::shape::Column;
 
 /// The JSON of a value as an SQL expression; `to_json` and its kin do the rest.
-pub(super) fn value(column: &Column, value: &str) -> String {
+pub(crate) fn value(column: &Column, value: &str) -> String {
     match column.base_type.as_str() {
         "bytea" => format!("postrider.base64({value})"),
         _ => value.to_owned(),
@@ -13,7 +13,7 @@ pub(super) fn value(column: &Column, value: &str) -> String {
 /// Settings of the session on which the text of this column depends, with the value that is wanted.
 ///
 /// They are looked at in every call and set only where they differ: a `set` of the function would cost 4 µs each, always.
-pub(super) fn settings(columns: &[Column]) -> Vec<(&'static str, &'static str)> {
+pub(crate) fn settings(columns: &[Column]) -> Vec<(&'static str, &'static str)> {
     // What hides inside an array, a composite or a range is not looked for.
     let nested = |column: &Column| column.type_kind != b'b'.cast_signed() || column.base_type.ends_with("[]");
     let any = |types: &[&str]| {

@@ -319,7 +319,7 @@ async fn function_name(connection: &mut PgConnection, shape: &Shape) -> Result<S
 }
 
 /// Between dollars that do not occur in it.
-pub(super) fn dollar_quoted(body: &str) -> String {
+pub(crate) fn dollar_quoted(body: &str) -> String {
     let mut tag = "$postrider$".to_owned();
     while body.contains(&tag) {
         tag = format!("$postrider_{}$", tag.len());

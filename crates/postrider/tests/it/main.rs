@@ -10,6 +10,7 @@ mod docs;
 mod dump;
 mod faults;
 mod order;
+mod outbox;
 mod plans;
 mod producer;
 mod reader;

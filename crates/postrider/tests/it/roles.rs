@@ -20,9 +20,10 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "progress" => ("select insert delete", false),
         "identity" | "ring" => ("select insert update", false),
         "bell" => ("select update", false),
-        "sinks" | "readers" | "in_flight" | "leases" | "parked" | "unparked" => {
+        "sinks" | "readers" | "in_flight" | "leases" | "parked" | "unparked" | "keepers" => {
             ("select insert update delete", false)
         }
+        "adopted" => ("select update delete", false),
         // It sweeps the rows and sees no more of them than their age.
         "departed" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
@@ -52,9 +53,8 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         "lanes" | "max_payload" | "schema_version" => [true; 4],
         "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
         | "checked_context" | "join_headers" | "ring_bell" | "remember_departed" | "base64"
-        | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" | "note_partitions" => {
-            [false; 4]
-        }
+        | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" | "note_partitions"
+        | "json_or_text" => [false; 4],
         _ => return None,
     })
 }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use postrider::log::Servers;
+use postrider::outbox::Mode;
 use postrider_relay::{Relay, SinkStatus, State};
 use sqlx::PgConnection;
 
@@ -30,8 +31,26 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
         opened = open(database, patience) => opened?,
         _ = signals.next() => return Ok(Exit::Failed),
     };
-    let (goal, lanes) = goal(&mut connection).await?;
+    let polls = config.relay.outboxes.iter().any(|outbox| outbox.mode == Mode::Poll);
+    let before = goal(&mut connection).await?;
     let mut relay = Relay::start(config.relay).map_err(failure)?;
+    let (goal, lanes) = if polls {
+        // What waits in a table is committed too, and comes into the log only now.
+        let moved = tokio::select! {
+            moved = tokio::time::timeout(patience, relay.has_moved()) => moved.is_ok(),
+            _ = signals.next() => false,
+        };
+        if !moved {
+            relay.stop_or(signals.second()).await;
+            return Err(Failure::new(
+                Exit::Unavailable,
+                anyhow::Error::msg("the rows of the outbox tables could not be moved in time"),
+            ));
+        }
+        goal(&mut connection).await?
+    } else {
+        before
+    };
     let watcher = relay.watcher();
     let work = async {
         let mut trouble: Option<Instant> = None;

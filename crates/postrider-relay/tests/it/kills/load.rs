@@ -79,6 +79,13 @@ pub async fn emit(
     times: i32,
     written: &mut Vec<Uuid>,
 ) -> Result<(), sqlx::Error> {
+    if let Some(adopted) = world.adopted {
+        for (id, n) in adopted.insert(connection, key, times).await? {
+            world.ledger.attempt(id, &adopted.key(key, id), n.unsigned_abs());
+            written.push(id);
+        }
+        return Ok(());
+    }
     let rows: Vec<(Uuid, i64)> = sqlx::query_as(
         "with counted as (update counters set n = n + $2 where key = $1 returning n)
          select postrider.emit('kills', json_build_object('n', m), key => $1), m

@@ -77,14 +77,24 @@ async fn sent(world: &World, relay: u32) {
     assert!(in_time.is_ok(), "relay {relay} sends nothing");
 }
 
+/// Kills so many relays under load; the load that still runs, the relays that live, and how many were killed.
+pub async fn kill(world: &Arc<World>, seats: u64, goal: usize) -> (JoinSet<()>, Vec<RelayProcess>, usize) {
+    let (load, relays, toll) = killed(world, seats, goal).await;
+    (load, relays, toll.kills.load(Ordering::Relaxed))
+}
+
+async fn killed(world: &Arc<World>, seats: u64, goal: usize) -> (JoinSet<()>, Vec<RelayProcess>, Arc<Toll>) {
+    let load = super::load::start(world);
+    let toll = Arc::new(Toll::default());
+    let seats: JoinSet<RelayProcess> =
+        (0..seats).map(|number| seat(Arc::clone(world), Arc::clone(&toll), goal, number)).collect();
+    (load, seats.join_all().await, toll)
+}
+
 async fn kill_loop(test: &str, seats: u64, goal: usize) {
     let goal = goal * soak();
     let world = World::new(test).await;
-    let load = super::load::start(&world);
-    let toll = Arc::new(Toll::default());
-    let seats: JoinSet<RelayProcess> =
-        (0..seats).map(|number| seat(Arc::clone(&world), Arc::clone(&toll), goal, number)).collect();
-    let relays = seats.join_all().await;
+    let (load, relays, toll) = killed(&world, seats, goal).await;
     let report = world.finish(load, relays).await;
 
     let (kills, counted) = (toll.kills.load(Ordering::Relaxed), toll.counted.load(Ordering::Relaxed));

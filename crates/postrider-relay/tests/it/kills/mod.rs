@@ -1,5 +1,6 @@
 //! Relays in processes of their own that are killed, frozen and told to stop under load, and a far side that keeps the books.
 
+mod adopted;
 mod confirms;
 mod frozen;
 mod load;

@@ -9,6 +9,7 @@ use postrider_testkit::{Process, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::adopted::Adopted;
 use super::sink::{CollectorSink, Eager};
 use crate::support::PATIENCE;
 
@@ -30,6 +31,8 @@ pub struct Order {
     pub deadline: Duration,
     /// The sink says "delivered" before it has sent anything: what a build that settles first looks like from outside.
     pub eager: bool,
+    /// The outbox table that it keeps.
+    pub adopted: Option<Adopted>,
 }
 
 /// Nothing, unless it was started by [`RelayProcess::start`]: then a relay until SIGTERM.
@@ -64,6 +67,7 @@ fn settings(order: &Order) -> RelaySettings {
     let mut settings = RelaySettings::new(order.database.parse().unwrap(), vec![sink]);
     settings.name = format!("relay {}", order.number);
     settings.log.lease = order.lease;
+    settings.outboxes.extend(order.adopted.map(Adopted::declared));
     settings
 }
 

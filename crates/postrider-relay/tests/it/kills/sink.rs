@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use super::adopted::identified;
 use super::process::Order;
 
 /// Keeps the contract of a sink.
@@ -71,17 +72,18 @@ impl CollectorSink {
 /// The line of an event: its payload is `{"n" : 17}`.
 fn line(message: &Message<'_>) -> String {
     let payload: serde_json::Value = serde_json::from_str(&message.record.payload).unwrap();
-    format!("{} {} {}\n", message.record.id, message.record.key.as_deref().unwrap(), payload["n"])
+    let (id, key) = identified(message);
+    format!("{id} {key} {}\n", payload["n"])
 }
 
 impl Sink for CollectorSink {
     fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
         Box::pin(async move {
             let lines: String = batch.iter().map(line).collect();
-            let mut waiting: HashSet<Uuid> = batch.iter().map(|message| message.record.id).collect();
+            let mut waiting: HashSet<Uuid> = batch.iter().map(|message| identified(message).0).collect();
             let unavailable = self.send(&lines, &mut waiting).await;
             let outcome = |message: &Message<'_>| {
-                if waiting.contains(&message.record.id) { Outcome::NotSent } else { Outcome::Delivered }
+                if waiting.contains(&identified(message).0) { Outcome::NotSent } else { Outcome::Delivered }
             };
             Report { outcomes: batch.iter().map(outcome).collect(), unavailable }
         })
@@ -117,7 +119,7 @@ impl Sink for Eager {
     fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
         Box::pin(async move {
             for message in batch {
-                self.lines.send((message.record.id, line(message))).unwrap();
+                self.lines.send((identified(message).0, line(message))).unwrap();
             }
             Report::delivered(batch.len())
         })

@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+use super::adopted::{self, Adopted};
 use super::load;
 use super::process::{Order, RelayProcess, SINK};
 use crate::support::{PATIENCE, database};
@@ -26,10 +27,20 @@ pub struct World {
     pub seed: Seed,
     next_relay: AtomicU32,
     quiet: AtomicBool,
+    pub adopted: Option<Adopted>,
 }
 
 impl World {
     pub async fn new(test: &str) -> Arc<Self> {
+        Self::with(test, None).await
+    }
+
+    /// Events come by an adopted outbox table.
+    pub async fn adopting(test: &str, adopted: Adopted) -> Arc<Self> {
+        Self::with(test, Some(adopted)).await
+    }
+
+    async fn with(test: &str, adopted: Option<Adopted>) -> Arc<Self> {
         let world = Self {
             database: database().await,
             collector: Collector::start().await.unwrap(),
@@ -37,8 +48,13 @@ impl World {
             seed: Seed::from_env_or_random(test),
             next_relay: AtomicU32::new(1),
             quiet: AtomicBool::new(false),
+            adopted,
         };
-        load::prepare(&mut world.database.connect().await.unwrap()).await;
+        let mut connection = world.database.connect().await.unwrap();
+        load::prepare(&mut connection).await;
+        if let Some(adopted) = adopted {
+            adopted::prepare(&mut connection, adopted).await;
+        }
         Arc::new(world)
     }
 
@@ -62,6 +78,7 @@ impl World {
             max_in_flight: MAX_IN_FLIGHT,
             deadline: Duration::from_secs(20),
             eager: false,
+            adopted: self.adopted,
         }
     }
 
@@ -71,8 +88,8 @@ impl World {
 
     /// Everything that is settled now.
     pub async fn settled(&self, connection: &mut PgConnection) -> HashSet<Uuid> {
-        let settled: Vec<Uuid> = sqlx::query_scalar(
-            "select e.id from postrider.events e join postrider.cursors c on c.lane = e.lane and c.sink = $1
+        let settled: Vec<String> = sqlx::query_scalar(
+            "select coalesce(e.source_id, e.id::text) from postrider.events e join postrider.cursors c on c.lane = e.lane and c.sink = $1
              where e.seq <= c.position and (pg_visible_in_snapshot(e.xid, c.snapshot)
                 or coalesce(e.seq <= c.late_position and pg_visible_in_snapshot(e.xid, c.target), false))",
         )
@@ -80,7 +97,7 @@ impl World {
         .fetch_all(connection)
         .await
         .unwrap();
-        settled.into_iter().collect()
+        settled.iter().map(|id| adopted::identity(id)).collect()
     }
 
     /// How many of these have not come.

@@ -1,0 +1,99 @@
+//! `outbox:` in the file: planned, applied, run.
+
+use serde_json::Value;
+
+use crate::capture::File;
+use crate::world::{ask, installed, run};
+
+const TABLE: &str = "create table public.old_outbox (id bigserial primary key, event_id uuid not null unique, event_type text not null,
+        entity_id uuid not null, payload jsonb not null, workspace_id uuid not null, initiator_type text not null,
+        created_at timestamptz not null default now(), claimed_at timestamptz, processed_at timestamptz);
+    create index on public.old_outbox (claimed_at, processed_at, id) where claimed_at is null and processed_at is null";
+
+fn insert(rows: u32) -> String {
+    format!(
+        "insert into old_outbox (event_id, event_type, entity_id, payload, workspace_id, initiator_type)
+         select gen_random_uuid(), 'workitem.updated', gen_random_uuid(), '{{\"data\": {{}}}}', gen_random_uuid(), 'USER' from generate_series(1, {rows})"
+    )
+}
+
+/// From the first look to the last mark, in both modes.
+#[tokio::test]
+async fn a_table_is_adopted_and_its_rows_are_sent_and_marked() {
+    for mode in ["trigger", "poll"] {
+        let database = installed().await;
+        run(&database, TABLE).await;
+        run(&database, insert(3)).await;
+        let written = std::env::temp_dir().join(format!("{}.ndjson", database.name()));
+        let text = format!(
+            "outbox:\n  public.old_outbox: {{ preset: plane, mode: {mode} }}\nsinks:\n  letters: {{ file: {{ path: {} }}, envelope: plane }}\nhttp: {{ listen: 'off' }}\n",
+            written.display()
+        );
+        let file = File::new(&database, &text);
+        let end = file.run(&database, &["plan"]).expect(2);
+        assert!(end.stdout.contains("public.old_outbox  missing  3 rows are not sent"), "{}", end.stdout);
+        let end = file.run(&database, &["apply"]).expect(78);
+        assert!(end.stderr.contains("would never get the rows that wait"), "{}", end.stderr);
+        run(&database, "update old_outbox set claimed_at = now()").await;
+        drop(file);
+        let file = File::new(&database, &text.replace("envelope: plane", "envelope: plane, start: earliest"));
+        let end = file.run(&database, &["apply"]);
+        if mode == "trigger" {
+            assert!(end.expect(2).stderr.contains("3 rows were claimed by another poller"));
+            run(&database, "update old_outbox set claimed_at = now() - interval '1 hour'").await;
+            let end = file.run(&database, &["apply"]).expect(0);
+            assert!(end.stderr.contains("public.old_outbox: was missing, is installed"), "{}", end.stderr);
+        } else {
+            end.expect(0);
+            run(&database, "update old_outbox set claimed_at = now() - interval '1 hour'").await;
+        }
+        file.run(&database, &["plan"]).expect(0);
+        run(&database, insert(2)).await;
+        file.run(&database, &["run", "--once"]).expect(0);
+        let letters = std::fs::read_to_string(&written).unwrap();
+        let ids: Vec<String> = letters
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["event_id"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(ids.len(), 5, "{mode}: {letters}");
+        for id in ids {
+            let known = format!("select count(*) from old_outbox where event_id = '{id}'");
+            assert_eq!(ask(&database, &known).await, "1");
+        }
+        assert_eq!(
+            ask(
+                &database,
+                "select count(*) from old_outbox where processed_at is null or claimed_at is null"
+            )
+            .await,
+            "0",
+            "{mode}"
+        );
+        let end = file
+            .run(&database, &["where", &ask(&database, "select min(event_id::text) from old_outbox").await]);
+        assert!(end.expect(0).stdout.contains("workitem.updated"));
+        std::fs::remove_file(&written).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_mistake_is_shown_at_its_line() {
+    let database = installed().await;
+    run(&database, TABLE).await;
+    for (text, said) in [
+        ("public.old_outbox: { preset: outbox_events }", "there is no column"),
+        ("public.old_outbox: { preset: plain }", "plain"),
+        ("public.old_outbox: { mode: poll }", "preset"),
+        ("public.old_outbox: { preset: none }", "name `columns.id`"),
+        ("public.no_such_table: { preset: plane }", "there is no table public.no_such_table"),
+        (
+            "public.old_outbox: { preset: plane, columns: { key: nothing } }",
+            "there is no column nothing for the key",
+        ),
+        ("public.old_outbox: { preset: plane, batch: 0 }", "take 1 to 100000"),
+    ] {
+        let file = File::new(&database, &format!("outbox:\n  {text}\n"));
+        let end = file.run(&database, &["plan"]).expect(78);
+        assert!(end.stderr.contains(said), "{said}: {}", end.stderr);
+    }
+}

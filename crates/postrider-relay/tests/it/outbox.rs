@@ -1,0 +1,183 @@
+//! Adopted outbox tables under a relay: a consumer of the old poller cannot tell the difference.
+
+mod mailbox;
+mod poller;
+#[allow(dead_code, reason = "shared with the tests of the library")]
+#[path = "../../../postrider/tests/it/outbox/tables.rs"]
+pub mod tables;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use postrider::outbox::{self, Mode, Outbox, Preset};
+use postrider_relay::{EnvelopeKind, Relay, RelaySettings, SinkSettings};
+use postrider_testkit::Database;
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use self::mailbox::{Letter, Mailbox};
+use self::tables::{insert, table};
+use crate::support::{Answer, PATIENCE, Probe, database, settings, sink};
+
+pub async fn execute(connection: &mut PgConnection, statements: &str) {
+    sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(connection).await.unwrap();
+}
+
+/// Waits until a question with a number for an answer is answered so.
+pub async fn until(connection: &mut PgConnection, question: &str, answer: i64) {
+    let mut found = None;
+    let asked = async {
+        while found != Some(answer) {
+            found = sqlx::query_scalar(AssertSqlSafe(question.to_owned()))
+                .fetch_one(&mut *connection)
+                .await
+                .unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, asked).await.is_ok(), "{found:?} and not {answer}: {question}");
+}
+
+pub fn declared(preset: Preset, mode: Mode) -> Outbox {
+    Outbox {
+        mode,
+        stale_after: Duration::ZERO,
+        interval: (Duration::from_millis(10), Duration::from_millis(100)),
+        ..Outbox::new("public.outbox", preset)
+    }
+}
+
+/// How a sink is set up so that consumers of the old poller go on.
+fn moved(preset: Preset, mailbox: &Mailbox) -> SinkSettings {
+    let (envelope, route) = match preset {
+        Preset::Plane => (EnvelopeKind::Plane, None),
+        Preset::OutboxEvents | Preset::OutboxTopic | Preset::OutboxUuid => {
+            (EnvelopeKind::Plain, Some("{type}"))
+        }
+        Preset::EventsOutbox => (EnvelopeKind::Plain, Some("{type.0}")),
+        Preset::Debezium => (EnvelopeKind::Debezium, Some("outbox.event.{entity}")),
+    };
+    SinkSettings { envelope, route: route.map(str::to_owned), ..sink("letters", mailbox.target()) }
+}
+
+fn relay(database: &Database, sinks: Vec<SinkSettings>, outbox: &Outbox) -> Relay {
+    Relay::start(RelaySettings { outboxes: vec![outbox.clone()], ..settings(database, sinks) }).unwrap()
+}
+
+/// The old poller is stopped in the middle of its second batch, ours is started: whoever reads the letters gets every one, each as
+/// the old one would have written it, those of one key in order, and twice only what was sent and not marked.
+#[tokio::test]
+async fn a_consumer_of_the_old_poller_cannot_tell_the_difference() {
+    for preset in Preset::ALL {
+        for mode in [Mode::Trigger, Mode::Poll] {
+            let database = database().await;
+            let mut connection = database.connect().await.unwrap();
+            execute(&mut connection, table(preset)).await;
+            for n in 1..=40 {
+                insert(&mut connection, preset, n, &format!("k{}", n % 4)).await;
+            }
+            let expected = poller::letters(&mut connection, preset).await;
+            let old = poller::run_and_stop(&mut connection, preset).await;
+            assert_eq!(old.len(), 15, "a batch, and half of one that is not marked");
+
+            let outbox = declared(preset, mode);
+            outbox::apply(&mut connection, std::slice::from_ref(&outbox), false).await.unwrap();
+            let mailbox = Mailbox::default();
+            let relay = relay(&database, vec![moved(preset, &mailbox)], &outbox);
+            for n in 41..=50 {
+                insert(&mut connection, preset, n, &format!("k{}", n % 4)).await;
+            }
+            let later = poller::later(&mut connection, preset).await;
+            let ours = mailbox.wait_for(40).await;
+            if let Some(sent) = tables::sent(preset) {
+                until(&mut connection, &format!("select count(*) from outbox where {sent} is null"), 0).await;
+            }
+            relay.stop().await;
+            assert_eq!(mailbox.letters().len(), 40, "{preset:?} {mode:?}: none twice");
+
+            let all: BTreeMap<&str, &Letter> =
+                expected.iter().chain(&later).map(|letter| (letter.id.as_str(), letter)).collect();
+            for letter in &ours {
+                let expected =
+                    all.get(letter.id.as_str()).unwrap_or_else(|| panic!("{preset:?}: {letter:?}"));
+                letter.assert_like(expected, &format!("{preset:?} {mode:?}"));
+            }
+            let mut ids: Vec<&str> = old[..10].iter().chain(&ours).map(|letter| letter.id.as_str()).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), 50, "{preset:?} {mode:?}: nothing is missing");
+            assert_ordered(&ours, preset);
+        }
+    }
+}
+
+fn assert_ordered(letters: &[Letter], preset: Preset) {
+    let mut last: BTreeMap<Option<&str>, i64> = BTreeMap::new();
+    for letter in letters.iter().filter(|letter| letter.record_key.is_some()) {
+        if let Some(before) = last.insert(letter.record_key.as_deref(), letter.number) {
+            assert!(before < letter.number, "{preset:?}: {} after {before}", letter.number);
+        }
+    }
+}
+
+/// While a sink refuses a row the table says so, and what is behind it in its key waits; then it is sent.
+#[tokio::test]
+async fn a_refused_row_says_why_until_it_is_taken() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(&mut connection, table(Preset::OutboxTopic)).await;
+    let outbox = declared(Preset::OutboxTopic, Mode::Trigger);
+    outbox::apply(&mut connection, std::slice::from_ref(&outbox), false).await.unwrap();
+    let probe =
+        Probe::answering(|message| if message.id.to_string() == "1" { Answer::Refuse } else { Answer::Take });
+    let mut strict = sink("probe", probe.target());
+    strict.retry.first = Duration::from_millis(50);
+    strict.retry.max = Duration::from_millis(50);
+    strict.retry.max_attempts = u32::MAX;
+    let relay = relay(&database, vec![strict], &outbox);
+    for (n, key) in [(1, "a"), (2, "a"), (3, "b")] {
+        insert(&mut connection, Preset::OutboxTopic, n, key).await;
+    }
+    until(&mut connection, "select count(*) from outbox where published_at is null", 2).await;
+    until(
+        &mut connection,
+        "select count(*) from outbox where id = 1 and attempts > 1 and last_error = 'probe: the probe says no' and published_at is null",
+        1,
+    )
+    .await;
+    probe.answer(|_| Answer::Take);
+    until(&mut connection, "select count(*) from outbox where published_at is null", 0).await;
+    relay.stop().await;
+    let ids: Vec<String> = probe.taken().into_iter().map(|taken| taken.id).collect();
+    assert_eq!(ids, ["3", "1", "2"]);
+}
+
+/// A row is moved as soon as the table's own channel tells of it, however long the pauses are.
+#[tokio::test]
+async fn the_tables_own_channel_wakes_the_mover() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(&mut connection, table(Preset::OutboxEvents)).await;
+    execute(
+        &mut connection,
+        "create function notify_outbox() returns trigger language plpgsql as $$ begin perform pg_notify('outbox', ''); return new; end $$;
+         create trigger outbox_notify after insert on outbox for each row execute function notify_outbox()",
+    )
+    .await;
+    let pause = Duration::from_hours(1);
+    let outbox = Outbox { interval: (pause, pause), ..declared(Preset::OutboxEvents, Mode::Poll) };
+    outbox::apply(&mut connection, std::slice::from_ref(&outbox), false).await.unwrap();
+    let mailbox = Mailbox::default();
+    let relay = relay(&database, vec![moved(Preset::OutboxEvents, &mailbox)], &outbox);
+    // It has looked once, and sleeps.
+    until(&mut connection, "select count(*) from postrider.keepers", 1).await;
+    until(
+        &mut connection,
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'postrider (outbox)'
+            and state = 'idle' and query ilike '%every sink has settled%'",
+        1,
+    )
+    .await;
+    insert(&mut connection, Preset::OutboxEvents, 1, "k").await;
+    mailbox.wait_for(1).await;
+    relay.stop().await;
+}

@@ -1,0 +1,36 @@
+-- What adopted outbox tables need beside the log.
+
+-- A row of an adopted table that is in the log, and whose own columns do not say yet that every sink has it. By lane and order, as
+-- cursors move. Neither xid nor snapshot is kept: those are the event's, and where the event is gone everybody has it.
+create table if not exists postrider.adopted (
+    outbox    text     not null,
+    lane      smallint not null,
+    seq       bigint   not null,
+    event     uuid     not null,
+    source_id text     not null,
+    -- Refusals that the row's own columns tell of; null while nobody refuses it.
+    attempts  integer,
+    -- With the event: a sequence that was set back must not fail anybody's insert.
+    primary key (lane, seq, event)
+);
+create index if not exists adopted_source_id on postrider.adopted (source_id);
+create index if not exists adopted_refused on postrider.adopted (outbox) where attempts is not null;
+create index if not exists parked_id on postrider.parked (id);
+
+-- Which relay keeps each adopted table: one at a time, or rows of one key could be moved out of order.
+create table if not exists postrider.keepers (
+    outbox     text primary key,
+    owner      uuid not null,
+    name       text not null,
+    expires_at timestamptz not null
+);
+
+-- A payload that is text: JSON if it is some, else a JSON string.
+create or replace function postrider.json_or_text(document text) returns json
+    language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+begin
+    return document::json;
+exception when data_exception then
+    return to_json(document);
+end
+$$;

@@ -1,0 +1,24 @@
+//! Outbox tables that are there already: their rows become events, and their own columns go on telling the truth.
+//!
+//! An [`Outbox`] says which column is what; a [`Preset`] knows that of tables in common use. [`plan`] and [`apply`] bring what is needed
+//! into the database: with [`Mode::Trigger`] a row becomes an event in the transaction that inserts it, with [`Mode::Poll`] nothing is
+//! installed on the table and a [`Keeper`] moves its rows into the log. In both, the keeper writes the table's lifecycle: who watches it
+//! sees when a row was taken, when every sink had it, and why one refuses it.
+
+mod declaration;
+mod failure;
+mod generate;
+mod inspect;
+mod keeper;
+mod lifecycle;
+mod mapping;
+mod mover;
+mod plan;
+mod preset;
+
+pub use declaration::{Columns, Mode, Outbox};
+pub use failure::{Error, Result};
+pub use inspect::{Complaint, inspect};
+pub use keeper::{Keeper, Worked};
+pub use plan::{Difference, Plan, alarms, apply, plan};
+pub use preset::Preset;

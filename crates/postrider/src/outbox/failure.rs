@@ -1,0 +1,79 @@
+//! What can be wrong with an adopted table.
+
+use crate::capture;
+
+/// The result of planning or keeping.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can be wrong with an adopted table, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing says which column it is.
+    #[error(
+        "outbox.{table}: nothing says which column has the {field}; name it with columns.{field}, or choose a preset"
+    )]
+    NoField {
+        /// As declared.
+        table: String,
+        /// Of the mapping.
+        field: &'static str,
+    },
+    /// The mapping names a column that is not there.
+    #[error(
+        "outbox.{table}: there is no column {column} for the {field}; there are {columns}. Name another with columns.{field}"
+    )]
+    NoColumn {
+        /// As declared.
+        table: String,
+        /// Of the mapping.
+        field: &'static str,
+        /// Which.
+        column: String,
+        /// Those that exist.
+        columns: String,
+    },
+    /// A column that cannot be what it is said to be.
+    #[error("outbox.{table}: column {column} is of type {found}, which cannot be the {field}: {remedy}")]
+    WrongType {
+        /// As declared.
+        table: String,
+        /// Of the mapping.
+        field: &'static str,
+        /// Which.
+        column: String,
+        /// Its type.
+        found: String,
+        /// The statement that mends it.
+        remedy: String,
+    },
+    /// Somebody else seems to be at work on it.
+    #[error(
+        "outbox.{table}: {claims} rows were claimed by another poller within the last {} s and are not sent; stop it, and try again {} s later \
+         (outbox.{table}.stale_after)",
+        stale_after.as_secs(), stale_after.as_secs()
+    )]
+    Claimed {
+        /// As declared.
+        table: String,
+        /// How many.
+        claims: i64,
+        /// The age from which a claim is taken back.
+        stale_after: std::time::Duration,
+    },
+    /// Two declarations of one table.
+    #[error(
+        "outbox.{first} and {second} are the same table: declare it once, or every row would be sent twice"
+    )]
+    Twice {
+        /// As declared.
+        first: String,
+        /// As declared.
+        second: String,
+    },
+    /// It is no table that can be captured.
+    #[error(transparent)]
+    Table(#[from] capture::Error),
+    /// The database did not do what it was asked.
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}

@@ -1,0 +1,185 @@
+//! What is wrong with an adopted table, each with the statement that mends it.
+
+use sqlx::{PgConnection, Row};
+
+use super::declaration::{Mode, Outbox};
+use super::failure::Result;
+use super::mapping::Mapping;
+use super::plan::function_name;
+
+/// Something that is wrong with a table, and the statement that mends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    /// In words.
+    pub problem: String,
+    /// SQL.
+    pub remedy: String,
+    /// Whether nothing goes on before it is mended.
+    pub is_fatal: bool,
+}
+
+/// Looks at an adopted table with the rights of whoever asks: a relay, before it begins.
+pub async fn inspect(connection: &mut PgConnection, outbox: &Outbox) -> Result<Vec<Complaint>> {
+    let mapping = Mapping::of(connection, outbox).await?;
+    let mut complaints = of_table(connection, outbox, &mapping).await?;
+    let (user, ident): (String, String) =
+        sqlx::query_as("select current_user::text, quote_ident(current_user)")
+            .fetch_one(&mut *connection)
+            .await?;
+    for remedy in missing(connection, outbox, &mapping, &Role { name: user.clone(), ident }).await? {
+        let problem = format!("{user} lacks rights on {}; `postrider apply` grants them", mapping.shape.name);
+        complaints.push(Complaint { problem, remedy: format!("{remedy};"), is_fatal: true });
+    }
+    Ok(complaints)
+}
+
+/// Indexes without which it becomes slow as the table grows.
+pub(super) async fn of_table(
+    connection: &mut PgConnection,
+    outbox: &Outbox,
+    mapping: &Mapping,
+) -> Result<Vec<Complaint>> {
+    let name = &mapping.shape.name;
+    let rows = sqlx::query(
+        "select i.indisunique and (i.indnkeyatts = 1 or $2) and i.indpred is null as is_unique,
+                (select a.attname::text from pg_attribute a where a.attrelid = i.indrelid and a.attnum = i.indkey[0]) as first,
+                coalesce(pg_get_expr(i.indpred, i.indrelid), '') as predicate
+         from pg_index i where i.indrelid = $1::bigint::oid and i.indisvalid",
+    )
+    .bind(mapping.shape.oid)
+    // There it has to have the columns of the partitioning too.
+    .bind(mapping.shape.partitioned)
+    .fetch_all(connection)
+    .await?;
+    let indexes = rows
+        .iter()
+        .map(|row| {
+            Ok((row.try_get(0)?, row.try_get::<Option<String>, _>(1)?.unwrap_or_default(), row.try_get(2)?))
+        })
+        .collect::<Result<Vec<(bool, String, String)>, sqlx::Error>>()?;
+    let mut complaints = Vec::new();
+    if mapping.has_lifecycle()
+        && !indexes.iter().any(|(unique, first, _)| *unique && *first == mapping.id.name)
+    {
+        complaints.push(Complaint {
+            problem: format!(
+                "{name} has no unique index on {}: a row's event could not be found again",
+                mapping.id.ident
+            ),
+            remedy: format!("create unique index concurrently on {name} ({});", mapping.id.ident),
+            is_fatal: true,
+        });
+    }
+    let Some(sent) = &mapping.sent else { return Ok(complaints) };
+    let waits = format!("{} IS NULL", sent.ident);
+    if outbox.mode == Mode::Poll && !indexes.iter().any(|(_, _, predicate)| predicate.contains(&waits)) {
+        let order: Vec<&str> = mapping.order.iter().map(|column| column.ident.as_str()).collect();
+        let claimed =
+            mapping.claimed.as_ref().map_or_else(String::new, |c| format!(" and {} is null", c.ident));
+        complaints.push(Complaint {
+            problem: format!(
+                "{name} has no index of the rows that wait: every look for them reads the whole table"
+            ),
+            remedy: format!(
+                "create index concurrently on {name} ({}) where {} is null{claimed};",
+                order.join(", "),
+                sent.ident
+            ),
+            is_fatal: false,
+        });
+    }
+    if outbox.cleanup.is_some() && !indexes.iter().any(|(_, first, _)| *first == sent.name) {
+        complaints.push(Complaint {
+            problem: format!("{name} has no index on {}: every cleanup reads the whole table", sent.ident),
+            remedy: format!("create index concurrently on {name} ({0}) where {0} is not null;", sent.ident),
+            is_fatal: false,
+        });
+    }
+    Ok(complaints)
+}
+
+/// A role that relays run as.
+pub(super) struct Role {
+    pub(super) name: String,
+    pub(super) ident: String,
+}
+
+pub(super) async fn relay_roles(connection: &mut PgConnection) -> Result<Vec<Role>> {
+    let rows = sqlx::query(include_str!("sql/roles.sql")).fetch_all(connection).await?;
+    rows.iter().map(|row| Ok(Role { name: row.try_get("role")?, ident: row.try_get("ident")? })).collect()
+}
+
+/// What relays lack on the table.
+pub(super) async fn grants(
+    connection: &mut PgConnection,
+    outbox: &Outbox,
+    mapping: &Mapping,
+) -> Result<Vec<String>> {
+    let mut statements = Vec::new();
+    for role in relay_roles(connection).await? {
+        statements.extend(missing(connection, outbox, mapping, &role).await?);
+    }
+    Ok(statements)
+}
+
+/// The columns a relay reads and writes, and nothing else.
+fn needed(outbox: &Outbox, mapping: &Mapping) -> (Vec<String>, Vec<String>) {
+    let mut select = vec![mapping.id.name.clone()];
+    let mut update = Vec::new();
+    for column in [&mapping.sent, &mapping.attempts, &mapping.last_error].into_iter().flatten() {
+        update.push(column.name.clone());
+    }
+    select.extend(mapping.sent.iter().map(|sent| sent.name.clone()));
+    if outbox.mode == Mode::Poll {
+        select.extend(mapping.claimed.iter().map(|claimed| claimed.name.clone()));
+        update.extend(mapping.claimed.iter().map(|claimed| claimed.name.clone()));
+    }
+    (select, update)
+}
+
+async fn missing(
+    connection: &mut PgConnection,
+    outbox: &Outbox,
+    mapping: &Mapping,
+    role: &Role,
+) -> Result<Vec<String>> {
+    let mut statements = Vec::new();
+    if mapping.has_lifecycle() {
+        let (select, update) = needed(outbox, mapping);
+        let usage: Option<String> = sqlx::query_scalar(
+            "select format('grant usage on schema %I to %I', n.nspname, $2)
+             from pg_class c join pg_namespace n on n.oid = c.relnamespace
+             where c.oid = $1::bigint::oid and not has_schema_privilege($2, n.oid, 'usage')",
+        )
+        .bind(mapping.shape.oid)
+        .bind(&role.name)
+        .fetch_optional(&mut *connection)
+        .await?;
+        statements.extend(usage);
+        let rights: Option<String> = sqlx::query_scalar(include_str!("sql/rights.sql"))
+            .bind(mapping.shape.oid)
+            .bind(&role.name)
+            .bind(&select)
+            .bind(&update)
+            .bind(outbox.cleanup.is_some() && mapping.sent.is_some())
+            .fetch_one(&mut *connection)
+            .await?;
+        statements.extend(
+            rights.map(|rights| format!("grant {rights} on {} to {}", mapping.shape.name, role.ident)),
+        );
+    }
+    if outbox.mode == Mode::Poll {
+        let function = format!("{}(uuid, integer)", function_name(connection, mapping, "move").await?);
+        let lacks: bool = sqlx::query_scalar(
+            "select coalesce(not has_function_privilege($1, to_regprocedure($2)::oid, 'execute'), false)",
+        )
+        .bind(&role.name)
+        .bind(&function)
+        .fetch_one(&mut *connection)
+        .await?;
+        if lacks {
+            statements.push(format!("grant execute on function {function} to {}", role.ident));
+        }
+    }
+    Ok(statements)
+}

@@ -1,0 +1,183 @@
+//! Keeps one adopted table: moves its rows where no trigger does, and writes its lifecycle.
+
+use std::time::{Duration, Instant};
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::declaration::{Mode, Outbox};
+use super::failure::{Error, Result};
+use super::lifecycle::Lifecycle;
+use super::mapping::Mapping;
+use super::mover::Mover;
+
+/// How often refusals are told of, and claims of others looked for.
+const REFUSALS: Duration = Duration::from_secs(1);
+const CLAIMS: Duration = Duration::from_mins(1);
+/// How often rows are looked for that can be deleted.
+const CLEANUP: Duration = Duration::from_secs(30);
+
+/// While more waits, each batch is twice the one before, up to this: a server whose statistics are old finds the first row that waits
+/// behind all that do not (0.45 s behind 200,000), so there should be few batches.
+const LARGEST: u32 = 10_000;
+
+/// One of any number of keepers of a table, of which one works at a time.
+#[derive(Debug)]
+pub struct Keeper {
+    outbox: Outbox,
+    table: String,
+    me: Uuid,
+    name: String,
+    lease: Duration,
+    mover: Option<Mover>,
+    lifecycle: Option<Lifecycle>,
+    /// How many rows are moved next.
+    batch: u32,
+    /// Held until then, by our own clock from before it was asked for.
+    renewed: Option<Instant>,
+    refusals: Option<Instant>,
+    claims: Option<Instant>,
+    cleanup: Option<Instant>,
+}
+
+/// What a round came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Worked {
+    /// Another one keeps the table.
+    pub stands_by: bool,
+    /// Rows that came into the log.
+    pub moved: u64,
+    /// Rows whose columns say now that every sink has them.
+    pub settled: u64,
+    /// There is more to do at once.
+    pub has_more: bool,
+}
+
+impl Keeper {
+    /// Looks at the table. `name` is shown to operators; after `lease` without a word another one takes over.
+    pub async fn open(
+        connection: &mut PgConnection,
+        outbox: &Outbox,
+        name: impl Into<String>,
+        lease: Duration,
+    ) -> Result<Self> {
+        let mapping = Mapping::of(connection, outbox).await?;
+        let mover = match outbox.mode {
+            Mode::Poll => Some(Mover::of(connection, outbox, &mapping).await?),
+            Mode::Trigger => None,
+        };
+        Ok(Self {
+            outbox: outbox.clone(),
+            table: mapping.shape.name.clone(),
+            me: Uuid::now_v7(),
+            name: name.into(),
+            lease,
+            mover,
+            lifecycle: Lifecycle::of(&mapping),
+            batch: outbox.batch,
+            renewed: None,
+            refusals: None,
+            claims: None,
+            cleanup: None,
+        })
+    }
+
+    /// One round.
+    pub async fn work(&mut self, connection: &mut PgConnection) -> Result<Worked> {
+        if !self.holds(connection).await? {
+            return Ok(Worked { stands_by: true, ..Worked::default() });
+        }
+        let mut worked = Worked::default();
+        if let Some(mover) = &self.mover {
+            if is_due(&mut self.claims, CLAIMS)
+                && let Err(error) = mover.take_back(connection).await
+            {
+                self.claims = None;
+                if let Error::Claimed { .. } = error {
+                    // What was moved before goes on being marked.
+                    self.settle(connection, &mut worked).await?;
+                }
+                return Err(error);
+            }
+            match mover.transfer(connection, self.me, self.batch).await? {
+                None => {
+                    self.renewed = None;
+                    return Ok(Worked { stands_by: true, ..worked });
+                }
+                Some(moved) => {
+                    worked.moved = moved;
+                    worked.has_more = moved >= u64::from(self.batch);
+                    let usual = self.outbox.batch;
+                    self.batch =
+                        if worked.has_more { (2 * self.batch).min(LARGEST).max(usual) } else { usual };
+                }
+            }
+        }
+        self.settle(connection, &mut worked).await?;
+        if let (Some(lifecycle), Some(age)) = (&self.lifecycle, self.outbox.cleanup)
+            && is_due(&mut self.cleanup, CLEANUP)
+            && lifecycle.clean(connection, age).await?
+        {
+            self.cleanup = None;
+            worked.has_more = true;
+        }
+        Ok(worked)
+    }
+
+    async fn settle(&mut self, connection: &mut PgConnection, worked: &mut Worked) -> Result<()> {
+        let Some(lifecycle) = &self.lifecycle else { return Ok(()) };
+        if is_due(&mut self.refusals, REFUSALS) {
+            lifecycle.tell_refusals(connection).await?;
+        }
+        worked.settled = lifecycle.settle(connection).await?;
+        // At least one lane had a full set.
+        worked.has_more |= worked.settled >= 500;
+        Ok(())
+    }
+
+    /// Takes the lease, or renews it when a third of it is over.
+    async fn holds(&mut self, connection: &mut PgConnection) -> Result<bool> {
+        let now = Instant::now();
+        if self.renewed.is_some_and(|renewed| now.duration_since(renewed) < self.lease / 3) {
+            return Ok(true);
+        }
+        let held: Option<bool> = sqlx::query_scalar(
+            "insert into postrider.keepers as k (outbox, owner, name, expires_at)
+             values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4))
+             on conflict (outbox) do update set owner = excluded.owner, name = excluded.name, expires_at = excluded.expires_at
+             where k.owner = excluded.owner or k.expires_at < clock_timestamp()
+             returning true",
+        )
+        .bind(&self.table)
+        .bind(self.me)
+        .bind(&self.name)
+        .bind(self.lease.as_secs_f64())
+        .fetch_optional(connection)
+        .await?;
+        if self.renewed.is_none() && held.is_some() {
+            self.claims = None;
+        }
+        self.renewed = held.map(|_| now);
+        Ok(held.is_some())
+    }
+
+    /// Hands the table back, for another to take it at once.
+    pub async fn close(self, connection: &mut PgConnection) -> Result<()> {
+        sqlx::query("delete from postrider.keepers where outbox = $1 and owner = $2")
+            .bind(&self.table)
+            .bind(self.me)
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Whether it is time again; if so it is noted.
+fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
+    let now = Instant::now();
+    let due = last.is_none_or(|last| now.duration_since(last) >= every);
+    if due {
+        *last = Some(now);
+    }
+    due
+}

@@ -1,0 +1,24 @@
+-- Rows of an adopted table that every sink has settled. $1 table, $2 how many of each lane
+with cursors as materialized (
+    select c.lane, c.position, c.late_position, c.snapshot, c.target from postrider.cursors c),
+lanes as materialized (
+    -- A cursor that is missing has settled nothing. Without a sink nobody has anything.
+    select c.lane, min(c.position) as position from cursors c group by c.lane
+    having count(*) = (select count(*) from postrider.sinks)),
+due as materialized (
+    select a.lane, a.seq, a.event, a.source_id
+    from lanes l
+    cross join lateral (
+        select a.lane, a.seq, a.event, a.source_id from postrider.adopted a
+        where a.lane = l.lane and a.seq <= l.position and a.attempts is null and a.outbox = $1
+        order by a.lane, a.seq limit $2) a
+    where not exists (
+        -- Its transaction was open when a cursor moved past it. An event that is gone was settled by everybody.
+        select from postrider.events e
+        join cursors c on c.lane = e.lane
+        where e.lane = a.lane and e.seq = a.seq and e.id = a.event
+          and not pg_visible_in_snapshot(e.xid, c.snapshot)
+          and not coalesce(e.seq <= c.late_position and pg_visible_in_snapshot(e.xid, c.target), false))
+      and not exists (select from postrider.parked p where p.id = a.event)),
+gone as (
+    delete from postrider.adopted a using due d where a.lane = d.lane and a.seq = d.seq and a.event = d.event)

@@ -1,0 +1,129 @@
+//! What is wrong with a table is said with the statement that mends it; a relay gets the columns it needs and no others.
+
+use std::time::Duration;
+
+use postrider::outbox::{self, Keeper, Mode, Outbox, Preset};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+
+use super::tables::insert;
+use super::{count, declared, execute, read, with_table};
+use crate::support::{database, open, reading};
+
+/// Whatever is said mends it.
+#[tokio::test]
+async fn what_is_missing_is_named_with_what_mends_it() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(
+        &mut connection,
+        "create table outbox (id bigint, event_id text, event_type text, entity_id text, payload xml, claimed_at timestamptz, processed_at text)",
+    )
+    .await;
+    let declared = Outbox { cleanup: Some(Duration::from_hours(1)), ..declared(Preset::Plane, Mode::Poll) };
+    for (problem, mended) in [("payload", "jsonb"), ("processed_at", "timestamptz")] {
+        let refused =
+            outbox::plan(&mut connection, std::slice::from_ref(&declared)).await.unwrap_err().to_string();
+        assert!(refused.contains(problem) && refused.contains(mended), "{refused}");
+        let remedy = refused.split_once(": alter table").unwrap().1;
+        execute(&mut connection, &format!("alter table{remedy}")).await;
+    }
+    let plan = outbox::plan(&mut connection, std::slice::from_ref(&declared)).await.unwrap();
+    let complaints = &plan.tables[0].complaints;
+    assert_eq!(
+        complaints.iter().map(|c| c.is_fatal).collect::<Vec<_>>(),
+        [true, false, false],
+        "{complaints:?}"
+    );
+    for complaint in complaints {
+        execute(&mut connection, &complaint.remedy).await;
+    }
+    let plan = outbox::plan(&mut connection, std::slice::from_ref(&declared)).await.unwrap();
+    assert_eq!(plan.tables[0].complaints, []);
+    let no_column = Outbox::new("public.outbox", Preset::OutboxEvents);
+    let refused = outbox::plan(&mut connection, &[no_column]).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("there is no column published_at") || refused.contains("there is no column"),
+        "{refused}"
+    );
+    let nothing = Outbox::mapped("public.outbox", outbox::Columns::default());
+    let refused = outbox::plan(&mut connection, &[nothing]).await.unwrap_err().to_string();
+    assert!(refused.contains("nothing says which column has the id"), "{refused}");
+}
+
+/// A relay with its role alone keeps the table, sees no payload in it and changes nothing else.
+#[tokio::test]
+async fn fault_113_a_relay_keeps_a_table_with_the_columns_it_needs() {
+    for mode in [Mode::Trigger, Mode::Poll] {
+        let (database, mut connection) = with_table(Preset::Plane).await;
+        let declared = Outbox { cleanup: Some(Duration::from_hours(1)), ..declared(Preset::Plane, mode) };
+        let role = format!("{}_keeper", database.name());
+        execute(&mut connection, &format!(r#"create role "{role}" login in role postrider_relay"#)).await;
+        let options = database.url().parse::<sqlx::postgres::PgConnectOptions>().unwrap().username(&role);
+        let mut relay = PgConnection::connect_with(&options).await.unwrap();
+        let complaints = outbox::inspect(&mut relay, &declared).await.unwrap();
+        assert!(
+            complaints.iter().any(|c| c.is_fatal && c.remedy.starts_with("grant select (event_id")),
+            "{complaints:?}"
+        );
+        outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+        assert_eq!(outbox::inspect(&mut relay, &declared).await.unwrap(), []);
+        insert(&mut connection, Preset::Plane, 1, "k").await;
+        let mut reader = open(&database, reading("one")).await;
+        let mut keeper = Keeper::open(&mut relay, &declared, "test", Duration::from_secs(30)).await.unwrap();
+        keeper.work(&mut relay).await.unwrap();
+        read(&mut reader, 1).await;
+        keeper.work(&mut relay).await.unwrap();
+        assert_eq!(count(&mut connection, "select count(*) from outbox where processed_at is null").await, 0);
+        for denied in [
+            "select payload from outbox",
+            "update outbox set payload = '{}'",
+            "insert into outbox default values",
+            "truncate outbox",
+        ] {
+            let error = sqlx::raw_sql(AssertSqlSafe(denied)).execute(&mut relay).await.unwrap_err();
+            assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some("42501"), "{denied}");
+        }
+        keeper.close(&mut relay).await.unwrap();
+        reader.close().await.unwrap();
+        relay.close().await.unwrap();
+        execute(&mut connection, &format!(r#"drop owned by "{role}"; drop role "{role}""#)).await;
+    }
+}
+
+/// Names that SQL wants quoted, a schema that is not searched, partitions, and columns that nothing is known of.
+#[tokio::test]
+async fn fault_64_names_are_quoted_and_unknown_columns_are_headers() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(
+        &mut connection,
+        r#"create schema "Ein ""Schema"""; create table "Ein ""Schema"""."Tab;le" (id bigint generated always as identity, topic text not null, key text,
+               payload text not null, published_at timestamptz, "Tra'ce" jsonb, "when $$" timestamptz, nothing int, primary key (id)) "#,
+    )
+    .await;
+    for mode in [Mode::Trigger, Mode::Poll] {
+        let declared = Outbox { mode, ..Outbox::new(r#""Ein ""Schema"""."Tab;le""#, Preset::OutboxTopic) };
+        outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+        execute(
+            &mut connection,
+            r#"set timezone = 'Asia/Tokyo'; insert into "Ein ""Schema"""."Tab;le" (topic, key, payload, "Tra'ce", "when $$")
+               values ('t', 'k', 'not json', '{"a": null}', '2024-01-15T10:30:00Z')"#,
+        )
+        .await;
+        let mut keeper =
+            Keeper::open(&mut connection, &declared, "test", Duration::from_secs(30)).await.unwrap();
+        keeper.work(&mut connection).await.unwrap();
+        let (payload, headers): (String, String) = sqlx::query_as(
+            "select payload::text, headers::text from postrider.events order by seq desc limit 1",
+        )
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+        assert_eq!(payload, r#""not json""#);
+        let headers: serde_json::Value = serde_json::from_str(&headers).unwrap();
+        assert_eq!(headers["Tra'ce"], serde_json::json!({"a": null}), "{mode:?}");
+        assert_eq!(headers["when $$"], "2024-01-15T10:30:00+00:00", "{mode:?}");
+        assert_eq!(headers.as_object().unwrap().len(), 3, "{headers}");
+        keeper.close(&mut connection).await.unwrap();
+    }
+}

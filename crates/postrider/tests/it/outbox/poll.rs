@@ -1,0 +1,85 @@
+//! Tables on which nothing may be installed.
+
+use std::time::Duration;
+
+use postrider::outbox::{self, Error, Keeper, Mode, Outbox, Preset};
+
+use super::tables::{insert, number};
+use super::{count, declared, execute, keep, keeper, read, with_table};
+use crate::support::{open, reading};
+
+/// One at a time, and one that has lost its lease moves nothing.
+#[tokio::test]
+async fn a_table_has_one_mover() {
+    let (_database, mut connection) = with_table(Preset::Plane).await;
+    let declared = declared(Preset::Plane, Mode::Poll);
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    assert_eq!(
+        count(&mut connection, "select count(*) from pg_trigger where tgrelid = 'outbox'::regclass").await,
+        0
+    );
+    let mut first = keeper(&mut connection, &declared).await;
+    let mut second = keeper(&mut connection, &declared).await;
+    assert!(!first.work(&mut connection).await.unwrap().stands_by);
+    assert!(second.work(&mut connection).await.unwrap().stands_by);
+    insert(&mut connection, Preset::Plane, 1, "k").await;
+    // As if the first had been frozen for longer than its lease.
+    execute(&mut connection, "update postrider.keepers set expires_at = clock_timestamp() - interval '1 s'")
+        .await;
+    let worked = second.work(&mut connection).await.unwrap();
+    assert_eq!((worked.stands_by, worked.moved), (false, 1));
+    insert(&mut connection, Preset::Plane, 2, "k").await;
+    let worked = first.work(&mut connection).await.unwrap();
+    assert_eq!((worked.stands_by, worked.moved), (true, 0), "it does not know that it has lost its lease");
+    second.close(&mut connection).await.unwrap();
+    assert_eq!(first.work(&mut connection).await.unwrap().moved, 1, "handed back");
+}
+
+/// The rows of the old poller come first: while its claims are young nothing moves, and what it has left is taken back.
+#[tokio::test]
+async fn claims_that_were_left_are_taken_back() {
+    let (database, mut connection) = with_table(Preset::Plane).await;
+    let declared =
+        Outbox { stale_after: Duration::from_mins(1), batch: 10, ..declared(Preset::Plane, Mode::Poll) };
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    for n in 1..=30 {
+        insert(&mut connection, Preset::Plane, n, "k").await;
+    }
+    execute(&mut connection, "update outbox set claimed_at = now() where id <= 12").await;
+    execute(&mut connection, "update outbox set processed_at = now() where id <= 5").await;
+    let mut reader = open(&database, reading("one")).await;
+    let mut ours = keeper(&mut connection, &declared).await;
+    let refused = ours.work(&mut connection).await.unwrap_err();
+    assert!(matches!(refused, Error::Claimed { claims: 7, .. }), "{refused}");
+    assert_eq!(count(&mut connection, "select count(*) from postrider.events").await, 0);
+    execute(&mut connection, "update outbox set claimed_at = now() - interval '2 minutes' where id <= 12")
+        .await;
+    keep(&mut ours, &mut connection).await;
+    let records = read(&mut reader, 25).await;
+    let numbers: Vec<i64> = records.iter().map(|record| number(&record.payload)).collect();
+    assert_eq!(numbers, (6..=30).collect::<Vec<i64>>());
+    keep(&mut ours, &mut connection).await;
+    assert_eq!(count(&mut connection, "select count(*) from outbox where processed_at is null").await, 0);
+    assert_eq!(count(&mut connection, "select count(*) from postrider.events").await, 25);
+    reader.close().await.unwrap();
+}
+
+/// A table without claims: what is in the log is not moved again, however long its sinks take.
+#[tokio::test]
+async fn without_a_claim_a_row_is_moved_once() {
+    let (database, mut connection) = with_table(Preset::OutboxUuid).await;
+    let declared = Outbox { batch: 7, ..declared(Preset::OutboxUuid, Mode::Poll) };
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    for n in 1..=20 {
+        insert(&mut connection, Preset::OutboxUuid, n, "").await;
+    }
+    let mut reader = open(&database, reading("one")).await;
+    let mut keeper = Keeper::open(&mut connection, &declared, "test", Duration::from_secs(30)).await.unwrap();
+    keep(&mut keeper, &mut connection).await;
+    keep(&mut keeper, &mut connection).await;
+    assert_eq!(count(&mut connection, "select count(*) from postrider.events").await, 20);
+    read(&mut reader, 20).await;
+    keep(&mut keeper, &mut connection).await;
+    assert_eq!(count(&mut connection, "select count(*) from outbox where published_at is null").await, 0);
+    reader.close().await.unwrap();
+}
