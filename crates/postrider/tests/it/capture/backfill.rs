@@ -113,7 +113,7 @@ async fn a_snapshot_never_overtakes_a_change() {
             .map(|(r#type, _, data, _)| (r#type.clone(), data["n"].clone()))
             .collect()
     };
-    let event = |r#type: &str, n: i32| (format!("thing.{}", r#type), json!(n));
+    let event = |verb: &str, n: i32| (format!("thing.{verb}"), json!(n));
     assert_eq!(of("1:b1"), [event("updated", 1000), event("snapshot", 1000), event("updated", 2000)]);
     assert_eq!(of("2:b2"), [event("deleted", 2)], "deleted softly before its turn");
     assert_eq!(of("3:b3"), [event("deleted", 3)]);
