@@ -152,14 +152,14 @@ async fn a_frozen_readers_progress_counts_for_nothing() {
 #[tokio::test]
 async fn a_cursor_is_appended_and_not_updated() {
     const APPENDED: &str = include_str!("../../../src/log/sql/cursors.sql");
-    const UPDATED: &str = "select * from in_place where sink = 'by hand'";
+    const UPDATED: &str = "select * from public.in_place where sink = 'by hand'";
     async fn script(appended: bool) -> (i64, i64) {
         let database = database().await;
         let mut holder = database.connect().await.unwrap();
         let mut reader = Hand::open(&database).await;
         run(
             &mut reader.connection,
-            "create table in_place as select * from postrider.cursors; alter table in_place add primary key (sink, lane)",
+            "create table public.in_place as select * from postrider.cursors; alter table public.in_place add primary key (sink, lane)",
         )
         .await;
         run(&mut holder, "begin isolation level repeatable read; select pg_current_xact_id()").await;
@@ -171,7 +171,7 @@ async fn a_cursor_is_appended_and_not_updated() {
             if appended {
                 reader.settle().await;
             } else {
-                run(&mut reader.connection, "update in_place set position = position + 1").await;
+                run(&mut reader.connection, "update public.in_place set position = position + 1").await;
             }
         }
         (first, buffers(&plan_of(&mut reader.connection, &load).await))
