@@ -333,3 +333,35 @@ async fn every_type_by_every_way_of_writing_on_14() {
 async fn every_type_by_every_way_of_writing_on_18() {
     every_cell(Version::V18).await;
 }
+
+/// The table as the documentation has it.
+fn as_markdown() -> String {
+    let mut lines =
+        vec![format!("| type | {} |", PATHS.join(" | ")), format!("|---|{}", "---|".repeat(PATHS.len()))];
+    let mut reasons: Vec<&str> = Vec::new();
+    for case in cases() {
+        let how = if case.how.is_empty() { String::new() } else { format!(", {}", case.how) };
+        let cells = PATHS.map(|path| match statements(&case, path, Version::default()) {
+            Ok(_) => "yes".to_owned(),
+            Err(reason) => {
+                let number = reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
+                    reasons.push(reason);
+                    reasons.len() - 1
+                });
+                format!("– ({})", number + 1)
+            }
+        });
+        lines.push(format!("| `{}`{how} | {} |", case.verb, cells.join(" | ")));
+    }
+    lines.push(String::new());
+    lines.extend(reasons.iter().enumerate().map(|(n, reason)| format!("({}) {reason}.", n + 1)));
+    lines.join("\n")
+}
+
+#[test]
+fn the_table_in_the_documentation_is_that_of_the_suite() {
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/capture.md")).unwrap();
+    let table = as_markdown();
+    assert!(page.contains(&table), "put this into docs/capture.md:\n{table}");
+}
