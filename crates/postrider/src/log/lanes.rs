@@ -229,7 +229,27 @@ impl Lane {
 mod tests {
     use std::sync::Arc;
 
+    use time::OffsetDateTime;
+    use uuid::Uuid;
+
     use super::*;
+    use crate::log::Record;
+
+    fn record(seq: i64) -> Record {
+        Record {
+            seq,
+            lane: 0,
+            id: Uuid::nil(),
+            source_id: None,
+            r#type: "test".to_owned(),
+            entity: None,
+            key: None,
+            tenant: None,
+            payload: "{}".to_owned(),
+            headers: None,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+        }
+    }
 
     /// What a relay remembers of events that it could not settle is forgotten by this: behind a position may stand what came late.
     #[test]
@@ -249,5 +269,23 @@ mod tests {
         assert_eq!(lanes.settled_position(), Some(120));
         lanes.adopt(2, BTreeMap::from([(0, cursor(100)), (2, cursor(500))]));
         assert_eq!(lanes.settled_position(), None, "another lane has come");
+    }
+
+    /// Others had it in between and went further: where we stood then would take them back.
+    #[test]
+    fn what_was_read_from_a_lane_that_was_lost_is_not_settled_when_it_is_back() {
+        let cursor = |position| Cursor::new(position, Arc::from("10:10:"));
+        let mut lanes = Lanes::default();
+        lanes.adopt(1, BTreeMap::from([(0, cursor(100))]));
+        let mut page = Page::empty(cursor(120));
+        page.records.push(record(120));
+        let Some(place) = lanes.on_read(0, &page) else { panic!("it is held") };
+        let before = place.settling(&page, 1);
+        lanes.adopt(2, BTreeMap::new());
+        assert!(matches!(lanes.on_delivered(0, &before), Ok(None)), "lost");
+        lanes.adopt(3, BTreeMap::from([(0, cursor(500))]));
+        assert!(!lanes.holds(0, place));
+        assert!(matches!(lanes.on_delivered(0, &before), Ok(None)), "lost, and back");
+        assert_eq!(lanes.settled()[&0].position, 500);
     }
 }

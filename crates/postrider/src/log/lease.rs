@@ -211,7 +211,9 @@ async fn plan(
     let decision = sharing(reader, &holders, &alive);
     let (surplus, released): (Vec<i16>, Vec<i16>) =
         decision.release.iter().partition(|lane| busy.contains(lane));
-    // Somebody may have taken lanes while this reader was silent: then what it holds in memory is more than what it holds.
+    // Somebody may have taken lanes while this reader was silent: then what it holds in memory is more than what it holds. The owner alone
+    // would tell, as long as nobody but the reader itself makes it the owner and it knows of every time it did. With the epoch this need not
+    // be so: nothing is read from memory that could not be settled.
     let mine = |lane: &i16| {
         stored.get(lane).is_some_and(|stored| stored.owner == Some(reader) && stored.epoch == tenure.epoch)
     };

@@ -254,7 +254,9 @@ impl Link {
                 return Ok(None);
             }
         }
-        // What was read under a lease that has run out may be somebody else's by now.
+        // What was read under a lease that has run out may be somebody else's by now. The driver would find out, too: its next step begins
+        // with the heartbeat that is overdue then, and what is ready goes with the lanes that were lost. Here it does not depend on what
+        // comes next, and a round that outlasted its lease is read again with smaller pages.
         if Instant::now() > self.lease_ends {
             return Err(self.lost());
         }

@@ -80,6 +80,8 @@ pub enum Reason {
     InUse,
     /// It became the current one meanwhile.
     Current,
+    /// The transaction that asks is not read committed, and may not see what was committed last.
+    OldSnapshot,
 }
 
 /// Closes the current slot if it is due, and moves on to one that can be emptied.
@@ -151,8 +153,8 @@ async fn due(connection: &mut PgConnection, current: i16, retention: Retention) 
     })
 }
 
-/// Empties the slot inside the caller's transaction, or says why not.
-async fn empty(connection: &mut PgConnection, slot: i16, retention: Retention) -> Result<Option<Reason>> {
+/// Empties the slot inside the caller's transaction, or says why not. That transaction must be read committed and hold `postrider.ring`.
+pub async fn empty(connection: &mut PgConnection, slot: i16, retention: Retention) -> Result<Option<Reason>> {
     // Without any lock first: it is the rule that a slot is still owed or young, and readers should not notice our asking.
     if let Some(reason) = objection(connection, slot, retention).await? {
         return Ok(Some(reason));
@@ -180,6 +182,11 @@ async fn objection(connection: &mut PgConnection, slot: i16, retention: Retentio
     .await?;
     let (read_committed, is_current, old): (bool, bool, bool) =
         (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    // Whoever empties begins as it should, here in this file. A caller who does not would lose what committed since its snapshot.
+    if !read_committed {
+        return Ok(Some(Reason::OldSnapshot));
+    }
+    // A rotator sets the next slot only after its commit, so the one that the caller took for the current one may be the last.
     if is_current {
         return Ok(Some(Reason::Current));
     }
@@ -191,7 +198,7 @@ async fn objection(connection: &mut PgConnection, slot: i16, retention: Retentio
         sqlx::query_scalar(AssertSqlSafe(format!("select not exists (select from postrider.events_{slot})")))
             .fetch_one(connection)
             .await?;
-    if !read_committed || !(old || empty) {
+    if !(old || empty) {
         return Ok(Some(Reason::Young));
     }
     Ok(None)

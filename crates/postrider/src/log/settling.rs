@@ -50,6 +50,8 @@ impl Holding<'_> {
         *self.settler = Some(stored.connection);
         self.tenure.number = stored.tenure.number;
         self.lanes.bound_by(stored.settled.bound, stored.rounds);
+        // Whoever lost a lane was silent for longer than its lease, so a heartbeat is overdue, and sharing out would find the same before
+        // anything more is read or handed out. But this is known now, and it costs nothing to heed it.
         self.lanes.keep_only(&stored.settled.lanes);
     }
 }

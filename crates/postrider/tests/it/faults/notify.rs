@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use postrider::log::bell::{Bell, Heard};
 use postrider::log::{Hint, ReaderOptions, Silence};
-use postrider_testkit::{PostgresServer, Settings, Version};
+use postrider_testkit::{PostgresServer, Proxy, Settings, Version};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::until;
@@ -43,6 +45,51 @@ async fn fault_23_a_lost_listener_delays_nothing_for_long() {
         assert!(emitted.elapsed() < idle.1 / 4, "round {round}: {:?}", emitted.elapsed());
     }
     assert_eq!(reader.silence(), None);
+}
+
+/// The same with the moment chosen: the listener is gone, cannot come back, and only then is it rung for.
+#[tokio::test]
+async fn fault_23_what_is_rung_while_nobody_listens_is_found() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let mut server = database.server().connect().await.unwrap();
+    let mut allow = async |allowed: bool| {
+        let statement = format!("alter database {} with allow_connections {allowed}", database.name());
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut server).await.unwrap();
+    };
+    let idle = (Duration::from_millis(5), Duration::from_mins(1));
+    // It has to do with the connections that it has.
+    let lease = Duration::from_mins(1);
+    let mut reader = open(&database, ReaderOptions { idle, lease, ..reading("test") }).await;
+    until(&mut connection, ASLEEP).await;
+    allow(false).await;
+    run(
+        &mut connection,
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity
+         where datname = current_database() and application_name = 'postrider (listening)'",
+    )
+    .await;
+    let emitted = Instant::now();
+    emit(&mut connection, "unheard", "k").await;
+    assert_eq!(read_types(&mut reader, 1).await, ["unheard"]);
+    assert!(emitted.elapsed() < idle.1 / 4, "{:?}", emitted.elapsed());
+    allow(true).await;
+}
+
+/// A server that is slow to let the listener in again must not keep us from knowing that it was gone: whoever stopped waiting in
+/// the middle of that would never hear of it.
+#[tokio::test]
+async fn fault_23_a_lost_listener_is_noticed_before_it_is_replaced() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let proxy = Proxy::start(format!("127.0.0.1:{}", database.server().port())).await.unwrap();
+    let through: PgConnectOptions = database.url_via(proxy.port()).parse().unwrap();
+    let mut bell = Bell::hang(&through, &mut connection, Hint::Auto).await.unwrap();
+    assert_eq!(bell.silence(), None);
+    proxy.cut();
+    proxy.wait_for_connections(0).await;
+    proxy.half_open();
+    assert_eq!(bell.wait(Duration::from_secs(1)).await.unwrap(), Heard::Broken);
 }
 
 /// Notifications of the user's own, of nearly a page each.

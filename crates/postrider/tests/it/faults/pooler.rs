@@ -32,6 +32,21 @@ async fn fault_26_a_reader_behind_a_pooler_is_refused_and_leaves_nothing_behind(
     }
 }
 
+/// A pooler may be told to drop what a client asks for at connect, and then says nothing. Reading would go on with the timeouts, the
+/// isolation and the plans of whoever owns the role.
+#[tokio::test]
+async fn fault_26_settings_that_were_dropped_on_the_way_are_missed() {
+    let database = database().await;
+    let pooler = PgBouncer::start(database.server(), 5).await.unwrap();
+    let mut console = PgConnection::connect(&pooler.console_url()).await.unwrap();
+    run(&mut console, "set ignore_startup_parameters = 'extra_float_digits,options'").await;
+    // Everything else works.
+    run(&mut console, "set pool_mode = session").await;
+    let through: PgConnectOptions = pooler.url(&database).parse().unwrap();
+    let error = Reader::open(through.into(), reading("test")).await.err().expect("opened");
+    assert!(matches!(error, Error::Setting { name: "statement_timeout", .. }), "{error}");
+}
+
 /// Whatever is in between and lets settings pass: a deaf LISTEN is found out, and polling serves alone.
 #[tokio::test]
 async fn fault_26_a_deaf_listener_is_found_out() {

@@ -150,4 +150,17 @@ async fn fault_37_row_security_on_the_log_is_an_error_and_loses_nothing() {
         .execute(&mut connection)
         .await
         .unwrap();
+
+/// Nobody has read yet, so no cursor tells. New events would come before old ones of their key, under numbers that are taken.
+#[tokio::test]
+async fn fault_19_a_sequence_below_an_event_that_nobody_has_read_is_refused() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    for _ in 0..3 {
+        emit(&mut connection, "unread", "k").await;
+    }
+    run(&mut connection, "select setval('postrider.seq', 2)").await;
+    let error = Reader::open(options(&database).into(), reading("test")).await.err().expect("opened");
+    assert!(matches!(error, Error::Rebase { .. }), "{error}");
+    assert!(error.to_string().contains("an event has seq 3"), "{error}");
 }

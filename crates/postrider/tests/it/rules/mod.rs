@@ -8,6 +8,8 @@ mod reading;
 mod ring;
 mod settling;
 mod size;
+mod taking;
+mod turning;
 mod waking;
 mod writing;
 

@@ -12,14 +12,14 @@ use super::Hand;
 use crate::support::{PATIENCE, database, database_on, emit, run};
 
 /// Nothing is kept for its age.
-const AT_ONCE: Retention = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
+pub const AT_ONCE: Retention = Retention { keep: Duration::ZERO, max_slot_bytes: None, max_log_bytes: None };
 
-async fn count(connection: &mut PgConnection) -> i64 {
+pub async fn count(connection: &mut PgConnection) -> i64 {
     sqlx::query_scalar("select count(*) from postrider.events").fetch_one(connection).await.unwrap()
 }
 
 /// Waits until some backend waits for a lock on this table.
-async fn somebody_waits_for(connection: &mut PgConnection, table: &str) {
+pub async fn somebody_waits_for(connection: &mut PgConnection, table: &str) {
     let waiting = async {
         while !sqlx::query_scalar::<_, bool>(
             "select exists (select from pg_locks where not granted and relation = $1::regclass

@@ -151,3 +151,31 @@ async fn a_reader_waits_for_the_youngest_producer_too() {
     let waited_for = bell::take_xid(&mut reader).await.unwrap();
     assert!(waited_for > youngest.parse().unwrap(), "{waited_for} is not younger than {youngest}");
 }
+
+/// Of two readers one sleeps for long, and the other one's short sleep must not end what producers heed for the first. A clock that was
+/// wrong for a while must not make them ring until it is right.
+#[tokio::test]
+async fn a_ticket_ends_with_the_longest_sleep_that_can_be_meant() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let ends = "select pg_sequence_last_value('postrider.armed_until')";
+    bell::take_ticket(&mut connection, Duration::from_secs(50)).await.unwrap();
+    let long: i64 = sqlx::query_scalar(ends).fetch_one(&mut connection).await.unwrap();
+    bell::take_ticket(&mut connection, Duration::from_secs(1)).await.unwrap();
+    let both: i64 = sqlx::query_scalar(ends).fetch_one(&mut connection).await.unwrap();
+    assert_eq!(both, long, "nobody rings for the one that sleeps for longer");
+
+    run(
+        &mut connection,
+        "select setval('postrider.armed_until', (date_part('epoch', clock_timestamp()) + 86400)::bigint)",
+    )
+    .await;
+    bell::take_ticket(&mut connection, Duration::from_secs(1)).await.unwrap();
+    let left: f64 = sqlx::query_scalar(
+        "select pg_sequence_last_value('postrider.armed_until') - date_part('epoch', clock_timestamp())",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .unwrap();
+    assert!(left < 3.0, "everybody rings for {left} s");
+}
