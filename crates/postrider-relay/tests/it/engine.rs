@@ -121,7 +121,7 @@ async fn what_is_parked_is_tried_again_when_its_time_comes() {
     emit_many(&mut writer, 0, 1, 1).await;
     probe.wait_for(1).await;
     let took = begun.elapsed();
-    assert!(took < Duration::from_secs(1) * REFUSALS / 4, "{took:?} for {REFUSALS} refusals");
+    assert!(took < Duration::from_secs(1) * REFUSALS / 2, "{took:?} for {REFUSALS} refusals");
     relay.stop().await;
 }
 

@@ -74,9 +74,10 @@ async fn waits(relay: &Relay) {
 async fn what_was_read_in_lanes_that_others_had_meanwhile_is_not_sent() {
     let database = database().await;
     let mut admin = database.connect().await.unwrap();
-    let probe = Probe::answering(|_| Answer::Unavailable);
+    let (open, gate) = watch::channel(false);
+    let probe = Probe::new();
     emit_many(&mut admin, 0, 100, 50).await;
-    let relay = first(&database, sink("probe", probe.target()));
+    let relay = first(&database, sink("probe", Away(Gated { gate, probe: probe.clone() }).target()));
     waits(&relay).await;
 
     run(&mut admin, DEAD).await;
@@ -85,7 +86,9 @@ async fn what_was_read_in_lanes_that_others_had_meanwhile_is_not_sent() {
     run(&mut admin, ALIVE).await;
     reader.close().await.unwrap();
     lanes(&relay, 16).await;
-    probe.answer(|_| Answer::Take);
+    open.send(true).unwrap();
+    // Before anything else is read.
+    stays_at(&probe, 0, "sent although others have settled it").await;
     emit(&mut admin, "after", Some("k1")).await;
     let taken = probe.wait_for(1).await;
     assert_eq!(taken[0].r#type, "after", "{} are sent again", taken.len());
@@ -147,11 +150,11 @@ impl Sink for Gated {
     }
 }
 
-/// Fetched because it was due, and then others had its lane: they may have delivered it.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_parked_in_lanes_that_others_had_meanwhile_is_not_tried() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
+/// A relay whose sink is busy with one event while another one that was parked has become due and is fetched: it has to wait for its turn.
+async fn with_one_fetched(
+    database: &Database,
+    admin: &mut PgConnection,
+) -> (Relay, Probe, watch::Sender<bool>) {
     let (open, gate) = watch::channel(false);
     let probe = Probe::answering(
         |message| {
@@ -160,22 +163,28 @@ async fn what_was_parked_in_lanes_that_others_had_meanwhile_is_not_tried() {
     );
     let gated = Gated { gate, probe: probe.clone() };
     let retry = Retry { first: Duration::from_mins(10), max: Duration::from_mins(10), ..Retry::default() };
-    let relay = first(&database, SinkSettings { retry, ..sink("probe", gated.target()) });
-    emit(&mut admin, "bad", Some("p")).await;
-    until(&mut admin, "select count(*) = 1 from postrider.parked").await;
+    let relay = first(database, SinkSettings { retry, ..sink("probe", gated.target()) });
+    emit(admin, "bad", Some("p")).await;
+    until(admin, "select count(*) = 1 from postrider.parked").await;
     probe.answer(|_| Answer::Take);
-
-    // The sink is busy when the parked event becomes due: it is fetched, and has to wait for its turn.
-    emit(&mut admin, "wait", Some("w")).await;
-    until(&mut admin, "select exists (select from postrider.in_flight where cardinality(sending) = 1)").await;
-    run(&mut admin, "update postrider.parked set next_attempt_at = clock_timestamp()").await;
+    emit(admin, "wait", Some("w")).await;
+    until(admin, "select exists (select from postrider.in_flight where cardinality(sending) = 1)").await;
+    run(admin, "update postrider.parked set next_attempt_at = clock_timestamp()").await;
     until(
-        &mut admin,
+        admin,
         "select exists (select from pg_stat_activity where datname = current_database() and state = 'idle'
             and application_name = 'postrider (parking)' and query like '%whose time has come%')",
     )
     .await;
+    (relay, probe, open)
+}
 
+/// Fetched because it was due, and then others had its lane: they may have delivered it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_parked_in_lanes_that_others_had_meanwhile_is_not_tried() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let (relay, probe, open) = with_one_fetched(&database, &mut admin).await;
     run(&mut admin, DEAD).await;
     let reader = second(&database, 1).await;
     lanes(&relay, 0).await;
@@ -188,6 +197,25 @@ async fn what_was_parked_in_lanes_that_others_had_meanwhile_is_not_tried() {
     // The one that was on its way could not be stopped any more.
     let types: Vec<String> = probe.wait_for(2).await.into_iter().map(|taken| taken.r#type).collect();
     assert_eq!(types, ["wait", "after"]);
+    relay.stop().await;
+    assert_eq!(probe.count(), 2);
+}
+
+/// As with what was read: others may have the lane, and have tried it.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_was_parked_is_tried_while_the_lease_has_run_out() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let (relay, probe, open) = with_one_fetched(&database, &mut admin).await;
+    run(&mut admin, "begin; select from postrider.readers for update").await;
+    until(&mut admin, "select bool_and(expires_at < clock_timestamp()) from postrider.readers").await;
+    open.send(true).unwrap();
+    probe.wait_for(1).await;
+    stays_at(&probe, 1, "tried although others may have the lane").await;
+    run(&mut admin, "commit").await;
+    let types: Vec<String> = probe.wait_for(2).await.into_iter().map(|taken| taken.r#type).collect();
+    assert_eq!(types, ["wait", "bad"]);
+    until(&mut admin, "select not exists (select from postrider.parked)").await;
     relay.stop().await;
     assert_eq!(probe.count(), 2);
 }
@@ -236,7 +264,26 @@ impl Sink for Away {
     }
 }
 
+impl Away {
+    fn target(&self) -> Target {
+        let away = self.clone();
+        Target::Custom(Custom::new("away", move || {
+            let away = away.clone();
+            Box::pin(async move { Ok(Box::new(away) as Box<dyn Sink>) })
+        }))
+    }
+}
+
 const SOON: Duration = Duration::from_millis(10);
+
+/// Watches for a while that nothing more comes.
+async fn stays_at(probe: &Probe, count: usize, what: &str) {
+    let end = Instant::now() + 50 * SOON;
+    while Instant::now() < end {
+        assert_eq!(probe.count(), count, "{what}");
+        tokio::time::sleep(SOON).await;
+    }
+}
 
 /// When its lease has run out others may have the lanes, whether or not it has heard of it: nothing is sent until it is renewed.
 #[tokio::test(flavor = "multi_thread")]
@@ -245,23 +292,14 @@ async fn nothing_is_sent_while_the_lease_has_run_out() {
     let mut admin = database.connect().await.unwrap();
     let (open, gate) = watch::channel(false);
     let probe = Probe::new();
-    let away = Away(Gated { gate, probe: probe.clone() });
-    let target = Target::Custom(Custom::new("away", move || {
-        let away = away.clone();
-        Box::pin(async move { Ok(Box::new(away) as Box<dyn Sink>) })
-    }));
     emit_many(&mut admin, 0, 100, 50).await;
-    let relay = first(&database, sink("probe", target));
+    let relay = first(&database, sink("probe", Away(Gated { gate, probe: probe.clone() }).target()));
     waits(&relay).await;
     // Its heartbeat has to wait.
     run(&mut admin, "begin; select from postrider.readers for update").await;
     until(&mut admin, "select bool_and(expires_at < clock_timestamp()) from postrider.readers").await;
     open.send(true).unwrap();
-    let end = Instant::now() + 50 * SOON;
-    while Instant::now() < end {
-        assert_eq!(probe.count(), 0, "sent although others may have the lanes");
-        tokio::time::sleep(SOON).await;
-    }
+    stays_at(&probe, 0, "sent although others may have the lanes").await;
     run(&mut admin, "commit").await;
     probe.wait_for(100).await;
     until(&mut admin, "select sum(events) = 0 from postrider.backlog").await;
@@ -289,11 +327,7 @@ async fn no_more_than_a_window_is_sent_while_nothing_can_be_settled() {
         "select exists (select from pg_locks where relation = 'postrider.progress'::regclass and not granted)",
     )
     .await;
-    let end = Instant::now() + 50 * SOON;
-    while Instant::now() < end {
-        assert_eq!(probe.count(), WINDOW, "more than a crash may repeat");
-        tokio::time::sleep(SOON).await;
-    }
+    stays_at(&probe, WINDOW, "more than a crash may repeat").await;
     run(&mut admin, "commit").await;
     probe.wait_for(200).await;
     until(&mut admin, "select sum(events) = 0 from postrider.backlog").await;

@@ -224,6 +224,7 @@ impl Driver {
             self.connect_again().await?;
         }
         let Some(link) = &mut self.link else { return Ok(()) };
+        link.heed_freed();
         if link.next_duty().is_zero() && self.settling.is_some() {
             return self.outlast_settling().await;
         }

@@ -105,6 +105,13 @@ impl Link {
         Ok(link)
     }
 
+    /// Somebody has handed lanes back: they are taken with a heartbeat, now.
+    pub(super) fn heed_freed(&mut self) {
+        if self.bell.take_freed() {
+            self.next_heartbeat = Instant::now();
+        }
+    }
+
     /// How long until something has to be done whether or not events come.
     pub(super) fn next_duty(&self) -> Duration {
         self.next_heartbeat.saturating_duration_since(Instant::now())
@@ -129,9 +136,6 @@ impl Link {
         report: &watch::Receiver<Report>,
     ) -> Result<bool> {
         let now = Instant::now();
-        if self.bell.take_freed() {
-            self.next_heartbeat = now;
-        }
         if now < self.next_heartbeat {
             return Ok(false);
         }

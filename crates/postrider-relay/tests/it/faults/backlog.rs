@@ -95,12 +95,13 @@ async fn fault_40_dead_rows_under_an_old_snapshot_do_not_slow_delivery() {
     relay.stop().await;
 }
 
-/// The median time from the commit of one event to its delivery.
+/// The time from the commit of one event to its delivery that a quarter of them keep within: what slows every delivery shows in it, and
+/// what the machine does beside does not.
 async fn usual(load: &mut Load, connection: &mut sqlx::PgConnection, probe: &Probe) -> Duration {
     let mut times = Vec::new();
     for _ in 0..50 {
         times.push(load.mark(connection, probe).await);
     }
     times.sort_unstable();
-    times[times.len() / 2]
+    times[times.len() / 4]
 }

@@ -152,9 +152,28 @@ impl World {
             if marks.is_empty() {
                 return begun.elapsed();
             }
-            assert!(begun.elapsed() < PATIENCE, "{} of 100 keys do not flow", marks.len());
+            if begun.elapsed() > PATIENCE {
+                panic!("{} of 100 keys do not flow, {}", marks.len(), self.standing(connection).await);
+            }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// Who holds each lane and how much is owed of it, for whoever has to find out why something does not come.
+    async fn standing(&self, connection: &mut PgConnection) -> String {
+        let lanes: Vec<String> = sqlx::query_scalar(
+            "select format('lane %s: %s events owed, %s, lease %s, epoch %s', l.lane, b.events, coalesce(r.name, 'nobody''s'),
+                r.expires_at - clock_timestamp(), l.epoch)
+             from postrider.leases l
+             left join postrider.readers r on r.reader = l.owner
+             join postrider.backlog b on b.lane = l.lane and b.sink = $1
+             order by l.lane",
+        )
+        .bind(SINK)
+        .fetch_all(connection)
+        .await
+        .unwrap();
+        format!("{} came in all\n{}", self.collector.arrivals().len(), lanes.join("\n"))
     }
 
     /// Ends the load.

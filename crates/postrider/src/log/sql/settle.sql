@@ -9,5 +9,7 @@ select coalesce(pg_sequence_last_value('postrider.progress_slot'), 0) & 3,
        array(select coalesce(bound::xid8, pg_current_xact_id()) from unnest($10::text[]) with ordinality as b (bound, place) order by place),
        $11
 where exists (select from postrider.leases l where l.sink = $1 and l.epoch = $2)
+  -- The newest row of an epoch is all there is of its cursors: one that is left out could not be found again.
+  and not exists (select from postrider.leases l where l.sink = $1 and l.epoch = $2 and l.lane <> all ($4::smallint[]))
 returning pg_current_xact_id()::text as bound,
           array(select l.lane from postrider.leases l where l.sink = $1 and l.epoch = $2 order by l.lane) as lanes

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use postrider::log::progress;
-use postrider::log::{Error, ReaderOptions, Settlement, lease};
+use postrider::log::{Error, Reader, ReaderOptions, Settlement, lease};
 use postrider_testkit::{PostgresServer, Settings, Version};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::Hand;
@@ -218,6 +219,80 @@ async fn lanes_that_are_handed_back_are_taken_at_once() {
     };
     tokio::time::timeout(Duration::from_secs(10), takes).await.expect("it waits for its heartbeat");
     assert_eq!(second.lanes().len(), 16);
+}
+
+/// A settling that is on its way speaks of the lanes it knew: with those that came meanwhile forgotten, the next one would store cursors
+/// without them, and nobody could read those lanes any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_that_are_handed_back_during_a_settling_are_not_forgotten_by_it() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let mut other = Hand::open(&database).await;
+    let other_id: Uuid =
+        sqlx::query_scalar("select reader from postrider.readers").fetch_one(&mut admin).await.unwrap();
+    let lease = Duration::from_mins(1);
+    let mut reader = open(&database, ReaderOptions { lease, ..reading("by hand") }).await;
+    let connection = reader.connection();
+    let all: Vec<i16> = (0..16).collect();
+    lease::balance(&mut other.connection, other_id, &other.tenure, &all, &[]).await.unwrap();
+    run(&mut admin, "select pg_notify('postrider', 'lanes')").await;
+    holds(&mut reader, 8).await;
+
+    run(&mut admin, "select postrider.emit('1', '{}', key => n::text) from generate_series(1, 100) n").await;
+    let batch = next(&mut reader).await;
+    run(&mut admin, "begin; lock table postrider.progress in share mode").await;
+    let mut settlement = Settlement::default();
+    settlement.add(&batch, |_, records| Some(records.len()));
+    let settler = reader.settler();
+    let settling = tokio::spawn(async move { settler.settle(settlement).await });
+    let waiting =
+        "select count(*) from pg_locks where relation = 'postrider.progress'::regclass and not granted";
+    let waits = async |connection: &mut PgConnection, wanted: i64| {
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() < wanted {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waits(&mut admin, 1)).await.expect("nothing is settled");
+    lease::release(&mut other.connection, other_id).await.unwrap();
+    // Time to do the wrong thing.
+    let _ = tokio::time::timeout(Duration::from_millis(300), waits(&mut admin, 2)).await;
+    run(&mut admin, "commit").await;
+    settling.await.unwrap().unwrap();
+    holds(&mut reader, 16).await;
+
+    let mut settled = batch.len();
+    while settled < 100 {
+        let batch = next(&mut reader).await;
+        reader.settle(&batch).await.unwrap();
+        settled += batch.len();
+    }
+    let cursors: i64 =
+        sqlx::query_scalar("select count(*) from postrider.cursors").fetch_one(&mut admin).await.unwrap();
+    assert_eq!(cursors, 16);
+    assert_eq!(reader.connection(), connection, "nothing had to be begun anew");
+}
+
+/// Whatever a reader believes: a cursor that is missing could not be found again by anybody.
+#[tokio::test]
+async fn cursors_are_stored_for_all_lanes_of_an_epoch_or_not_at_all() {
+    let database = database().await;
+    let mut reader = Hand::open(&database).await;
+    let missing = reader.cursors.remove(&3).unwrap();
+    let refused = progress::append(&mut reader.connection, &mut reader.tenure, &reader.cursors).await;
+    assert!(matches!(refused, Err(Error::LeaseLost { .. })), "{refused:?}");
+    reader.cursors.insert(3, missing);
+    reader.settle().await;
+    reader.resume().await;
+    assert_eq!(reader.cursors.len(), 16);
+}
+
+async fn holds(reader: &mut Reader, lanes: usize) {
+    let waiting = async {
+        while reader.lanes().len() != lanes {
+            reader.changed().await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "it holds {:?}", reader.lanes());
 }
 
 #[tokio::test]
