@@ -1,5 +1,6 @@
 //! `postrider plan`, `apply`, `recapture` and `sql --format`.
 
+mod django;
 mod docs;
 mod migrations;
 mod relay;
