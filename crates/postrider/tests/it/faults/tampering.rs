@@ -150,6 +150,7 @@ async fn fault_37_row_security_on_the_log_is_an_error_and_loses_nothing() {
         .execute(&mut connection)
         .await
         .unwrap();
+}
 
 /// Nobody has read yet, so no cursor tells. New events would come before old ones of their key, under numbers that are taken.
 #[tokio::test]
