@@ -14,6 +14,7 @@ mod operator;
 mod outbox;
 mod parking_storm;
 mod payloads;
+mod read_again;
 mod route;
 mod scratch;
 mod side_by_side;
