@@ -5,8 +5,8 @@ use std::time::Duration;
 pub(crate) const HELP: &str = "\
 usage: ./dev demo [--seconds N] [--kill N]
 
-Starts a private PostgreSQL with a small issue tracker, lets a few writers emit events in their transactions, and relays them by
-`postrider run` to the screen and to a file, until Ctrl-C.
+Starts a private PostgreSQL with a small issue tracker, makes an event of every change of its tables, lets a few writers change
+them, and relays the events by `postrider run` to the screen and to a file, until Ctrl-C.
 
   --seconds N    end after N seconds
   --kill N       after N seconds kill -9 the relay that does the work, as you can by hand at any time

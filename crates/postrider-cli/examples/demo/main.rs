@@ -1,5 +1,5 @@
-//! `./dev demo`: a private PostgreSQL with an issue tracker, people who change issues and emit events, and two relays (`postrider run`)
-//! that carry the events to the screen and to a file. Kill a relay: the file is compared with what was committed.
+//! `./dev demo`: a private PostgreSQL with an issue tracker whose tables are captured, people who change issues, and two relays
+//! (`postrider run`) that carry the events to the screen and to a file. Kill a relay: the file is compared with what was committed.
 //!
 //! Nothing of the machine is used or changed: everything is started for this and is gone afterwards, even after `kill -9`.
 #![forbid(unsafe_code)]

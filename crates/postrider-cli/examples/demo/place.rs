@@ -19,19 +19,10 @@ use crate::screen::Screen;
 /// How long a relay may take to get to work. It takes a tenth of a second.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const TRACKER: &str = "
-    create table issues (
-        id bigint generated always as identity (start 1001) primary key,
-        title text not null,
-        state text not null default 'open',
-        assignee text
-    );
-    create table comments (
-        id bigint generated always as identity primary key,
-        issue_id bigint not null references issues,
-        author text not null,
-        body text not null
-    );";
+const TRACKER: &str = include_str!("tracker.sql");
+
+/// What is captured of it.
+const TABLES: &str = include_str!("tables.yaml");
 
 pub(crate) struct Place {
     server: PostgresServer,
@@ -60,17 +51,15 @@ impl Place {
 
         let url = server.url("demo");
         let mut init = Command::new(&postrider);
-        let init = prepare(&mut init, &url).arg("init").output().await?;
-        let said = String::from_utf8_lossy(&init.stderr);
-        ensure!(init.status.success(), "postrider init failed: {said}");
-        screen.line(&format!("postrider init: {}", said.trim()))?;
-
+        tell(screen, "init", prepare(&mut init, &url)).await?;
         let pool = PgPoolOptions::new().max_connections(WRITERS + 2).connect(&url).await?;
         sqlx::raw_sql(TRACKER).execute(&pool).await?;
         let folder = Run::current()?.dir().join(format!("demo-{}", std::process::id()));
         fs::create_dir(&folder)?;
         let place = Self { server, url, pool, folder, postrider };
         fs::write(place.folder.join("postrider.yaml"), place.configuration()?)?;
+        let mut apply = Command::new(&place.postrider);
+        tell(screen, "apply", prepare(&mut apply, &place.url).current_dir(&place.folder)).await?;
         screen.welcome(begin.elapsed())?;
         Ok(place)
     }
@@ -79,7 +68,7 @@ impl Place {
         // A JSON string is a YAML string, whatever the folder is called.
         let archive = serde_json::to_string(&self.archive())?;
         Ok(format!(
-            "# What the demo's relays run with.\n\
+            "{TABLES}\
              sinks:\n\
              \x20 screen:\n\
              \x20   stdout: {{}}\n\
@@ -145,11 +134,7 @@ impl Place {
                 self.url
             );
         };
-        format!(
-            "{psql} {} -c \"with i as (insert into issues (title) values ('Hello') returning *) \
-             select postrider.emit('issue.opened', to_json(i), key => i.id::text) from i\"",
-            self.url
-        )
+        format!("{psql} {} -c \"insert into issues (title) values ('Hello')\"", self.url)
     }
 
     /// The binary, as one would type it.
@@ -167,6 +152,17 @@ impl Place {
         let beside = self.server.bin_dir().ok()?.join("psql");
         Path::is_file(&beside).then(|| beside.display().to_string())
     }
+}
+
+/// Runs a command of ours and shows what it says.
+async fn tell(screen: &mut Screen, word: &str, command: &mut Command) -> anyhow::Result<()> {
+    let end = command.arg(word).output().await?;
+    let said = String::from_utf8_lossy(&end.stderr);
+    ensure!(end.status.success(), "postrider {word} failed: {said}");
+    for line in said.lines() {
+        screen.line(&format!("postrider {word}: {line}"))?;
+    }
+    Ok(())
 }
 
 /// `./dev demo` builds both: the binary is one folder up from the examples.

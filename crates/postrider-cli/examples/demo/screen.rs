@@ -80,7 +80,7 @@ impl Screen {
     /// Server, schema and folder are there.
     pub(crate) fn welcome(&mut self, took: Duration) -> io::Result<()> {
         self.line(&format!(
-            "Ready after {:.1} s. {WRITERS} people work on issues: each change and its event in one transaction, one in {ROLLED_BACK} rolled back.\n\
+            "Ready after {:.1} s. {WRITERS} people work on issues, and each change of a row is an event of its transaction; one in {ROLLED_BACK} is rolled back.\n\
              Two relays run: A carries the events, B stands by. They write them to the screen and to a file.\n",
             took.as_secs_f64()
         ))

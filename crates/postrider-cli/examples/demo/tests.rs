@@ -31,9 +31,13 @@ fn a_killed_relay_loses_nothing() {
     let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
     assert!(report.is_faithful() && report.committed > 20, "{report}\n{text}");
     // What a newcomer is to see: the way to write, to look and to kill, and that nothing was lost. Colours are for terminals.
-    for wanted in
-        ["select postrider.emit(", "postrider status --watch", "\n$ kill -9 ", "SIGKILL", ", lost 0, "]
-    {
+    for wanted in [
+        "insert into issues (title) values",
+        "postrider status --watch",
+        "\n$ kill -9 ",
+        "SIGKILL",
+        ", lost 0, ",
+    ] {
         assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
     }
     assert!(!text.contains('\x1b'), "{text:?}");

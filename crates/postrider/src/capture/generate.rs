@@ -94,7 +94,8 @@ impl<'a> Generator<'a> {
         for (name, wanted) in self.settings() {
             writeln!(
                 out,
-                "    if was_{name} <> '{wanted}' then perform set_config('{name}', '{wanted}', true); end if;"
+                "    if {} then perform set_config('{name}', '{wanted}', true); end if;",
+                json::differs(name, wanted)
             )?;
         }
         // What is read of the row is apart from what is written: a block with a handler that writes takes an xid of its own.
@@ -116,7 +117,8 @@ impl<'a> Generator<'a> {
         for (name, wanted) in self.settings() {
             writeln!(
                 out,
-                "    if was_{name} <> '{wanted}' then perform set_config('{name}', was_{name}, true); end if;"
+                "    if {} then perform set_config('{name}', was_{name}, true); end if;",
+                json::differs(name, wanted)
             )?;
         }
         out.push_str("    return null;\nend\n");

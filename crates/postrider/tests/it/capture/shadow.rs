@@ -12,7 +12,7 @@ use self::tables::{Field, Subject};
 use super::{captured_on, execute};
 
 /// Settings that change how values look as text; none of them may change an event.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
     "timezone = 'Asia/Kathmandu'",
     "datestyle = 'SQL, DMY'",
     "datestyle = 'German'",
@@ -20,6 +20,7 @@ const SETTINGS: [&str; 7] = [
     "extra_float_digits = -3",
     "bytea_output = 'escape'",
     "timezone = 'UTC'",
+    "timezone = 'Etc/UTC'",
 ];
 
 /// What is written by one statement; it may fail for reasons of its own, such as a key that is taken.
