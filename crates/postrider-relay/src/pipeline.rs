@@ -104,6 +104,7 @@ impl Pipeline {
     async fn run(&mut self) -> log::error::Result<()> {
         loop {
             self.forget_lost();
+            self.leave_to_others();
             self.show();
             self.start_delivery();
             self.start_settling();
@@ -180,6 +181,16 @@ impl Pipeline {
             |record, refused| remembered.add(record.id, record.seq, Past::of(refused)),
         );
         self.on_forgotten(&keys);
+    }
+
+    /// Of a sink that only one relay can have open, who has no lanes any more must not keep it from who has them now.
+    fn leave_to_others(&mut self) {
+        if self.settings.target.is_exclusive()
+            && self.reader.tenures().is_empty()
+            && let Some(outlet) = &mut self.outlet
+        {
+            outlet.let_go();
+        }
     }
 
     /// Forgets all other lanes of the window.

@@ -125,6 +125,11 @@ impl Outlet {
         sink.deliver(messages).await
     }
 
+    /// Leaves the sink to others; it is opened again when there is something to deliver.
+    pub(super) fn let_go(&mut self) {
+        self.sink = None;
+    }
+
     pub(super) async fn close(self) -> Result<(), Unavailable> {
         match self.sink {
             Some(sink) => sink.close().await,

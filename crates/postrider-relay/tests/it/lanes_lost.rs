@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use postrider::log::{Reader, ReaderOptions, Start};
 use postrider_relay::sink::BoxFuture;
+use postrider_relay::sinks::file::FileConfig;
 use postrider_relay::sinks::{Custom, Target};
 use postrider_relay::{
     Message, Relay, Report, Retry, Sink, SinkSettings, State, Unavailable, UnavailableKind,
@@ -333,4 +334,34 @@ async fn no_more_than_a_window_is_sent_while_nothing_can_be_settled() {
     until(&mut admin, "select sum(events) = 0 from postrider.backlog").await;
     relay.stop().await;
     assert_eq!(probe.count(), 200, "each once");
+}
+
+/// A file has one writer: who lost its lanes and lives on must not keep it from who has them now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_left_to_whoever_has_the_lanes_now() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let path = std::env::temp_dir().join(format!("{}.ndjson", database.name()));
+    let lines = || std::fs::read_to_string(&path).unwrap_or_default().lines().count();
+    let to_file = || sink("probe", Target::File(FileConfig::new(&path)));
+    let until_there_are = async |wanted: usize| {
+        let begun = Instant::now();
+        while lines() < wanted {
+            assert!(begun.elapsed() < PATIENCE, "{} lines of {wanted}", lines());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let relay = first(&database, to_file());
+    emit(&mut admin, "one", Some("k")).await;
+    until_there_are(1).await;
+
+    run(&mut admin, DEAD).await;
+    let heir = Relay::start(settings(&database, vec![to_file()])).unwrap();
+    lanes(&heir, 16).await;
+    lanes(&relay, 0).await;
+    emit(&mut admin, "two", Some("k")).await;
+    until_there_are(2).await;
+    heir.stop().await;
+    relay.stop().await;
+    std::fs::remove_file(&path).unwrap();
 }

@@ -53,7 +53,7 @@ async fn fault_7_a_relay_that_is_cut_off_in_every_settling_is_back_within_a_seco
         "create sequence cuts;
          create function cut() returns trigger language plpgsql as $$
          begin
-             if new.number > 1 and nextval('cuts') <= 11 then
+             if new.number > 1 and nextval('public.cuts') <= 11 then
                  perform pg_terminate_backend(pg_backend_pid());
              end if;
              return new;

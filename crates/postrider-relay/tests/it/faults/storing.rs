@@ -66,7 +66,7 @@ async fn fault_30_a_serialization_failure_while_settling_is_tried_again() {
         "create sequence failures;
          create function fail() returns trigger language plpgsql as $$
          begin
-             if new.number > 1 and nextval('failures') <= 5 then
+             if new.number > 1 and nextval('public.failures') <= 5 then
                  raise serialization_failure using message = 'could not serialize access';
              end if;
              return new;
