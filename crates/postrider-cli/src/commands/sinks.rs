@@ -201,6 +201,7 @@ async fn forget(command: &Forget, json: bool) -> Result<Exit, Failure> {
     };
     let (backlog, delivery) = (sink.backlog(), &sink.delivery);
     let readers: Vec<&str> = delivery.readers.iter().chain(&delivery.standby).map(String::as_str).collect();
+    let is_read = !readers.is_empty() && !command.overrule_readers;
     output::say(&format!(
         "{}: {}{} not delivered, {} parked and {} dead {}",
         output::plain(name),
@@ -208,9 +209,9 @@ async fn forget(command: &Forget, json: bool) -> Result<Exit, Failure> {
         output::events(backlog.events),
         output::thousands(delivery.waiting + delivery.behind),
         output::thousands(delivery.dead),
-        if command.yes { "are given up" } else { "would be given up" },
+        if command.yes && !is_read { "are given up" } else { "would be given up" },
     ));
-    if !readers.is_empty() && !command.overrule_readers {
+    if is_read {
         let readers = output::plain(&readers.join(", "));
         if command.yes {
             let error = anyhow::anyhow!(

@@ -33,6 +33,14 @@ pub(crate) struct Checker<'t> {
     pub(crate) findings: Vec<Finding>,
 }
 
+/// A filter of which every bare word is a level: any other would be taken for the name of a module, and silence all the rest.
+fn is_filter(level: &str) -> bool {
+    let is_meant = |part: &str| {
+        part.contains(['=', '[']) || part.trim().parse::<tracing::level_filters::LevelFilter>().is_ok()
+    };
+    EnvFilter::try_new(level).is_ok() && level.split(',').all(is_meant)
+}
+
 impl Checker<'_> {
     /// Where the first of these keys is given that is given at all.
     fn place(&self, paths: &[&[&str]]) -> Option<Place> {
@@ -70,8 +78,7 @@ impl Checker<'_> {
         self.must(lag <= stuck, &[&["alerts", "stuck"], &["alerts", "lag"]], || {
             format!("`alerts.stuck` ({stuck}) must not be shorter than `alerts.lag` ({lag})")
         });
-        let is_filter = EnvFilter::try_new(&file.logs.level).is_ok() && !file.logs.level.is_empty();
-        self.must(is_filter, &[&["logs", "level"]], || {
+        self.must(is_filter(&file.logs.level), &[&["logs", "level"]], || {
             "`logs.level` must be a filter, such as info or info,postrider_relay=debug".to_owned()
         });
         for (name, sink) in &file.sinks {
@@ -148,6 +155,12 @@ impl Checker<'_> {
 
     /// Two sinks cannot both hold what only one can.
     fn exclusive(&mut self, file: &File) {
+        for (name, sink) in &file.sinks {
+            let is_named = super::file_of(&sink.target).is_none_or(|path| !path.as_os_str().is_empty());
+            self.must(is_named, &[&["sinks", name, "file", "path"]], || {
+                format!("`sinks.{name}.file.path` is empty: it names the file")
+            });
+        }
         let sinks: Vec<(&String, &Sink)> =
             file.sinks.iter().filter(|(_, sink)| sink.target.is_exclusive()).collect();
         for (number, (name, sink)) in sinks.iter().enumerate() {

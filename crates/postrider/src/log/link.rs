@@ -205,13 +205,13 @@ impl Link {
         if !shortened.held.is_empty() {
             tracing::warn!(
                 sinks = shortened.holders().join(", "),
-                slots = ?shortened.held,
+                slots = ring::in_words(&shortened.held),
                 "the log is larger than log.max_log_size and cannot be shortened: nothing is removed that the sinks named here have not settled"
             );
         }
         if let Turn::Held(slots) = ring::turn(&mut self.connection, options.retention).await? {
             tracing::warn!(
-                ?slots,
+                slots = ring::in_words(&slots),
                 "no slot of the ring can be emptied: the current one grows until the sinks named here have settled"
             );
         }

@@ -6,6 +6,7 @@
 
 mod size;
 
+use std::fmt;
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -82,6 +83,24 @@ pub enum Reason {
     Current,
     /// The transaction that asks is not read committed, and may not see what was committed last.
     OldSnapshot,
+}
+
+impl fmt::Display for HeldSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {} ", self.slot)?;
+        match &self.reason {
+            Reason::Young => f.write_str("is younger than the retention"),
+            Reason::Owed(sinks) => write!(f, "is owed to {}", sinks.join(", ")),
+            Reason::InUse => f.write_str("is in use by an open transaction"),
+            Reason::Current => f.write_str("has become the current one"),
+            Reason::OldSnapshot => f.write_str("was looked at with an old snapshot"),
+        }
+    }
+}
+
+/// One behind the other.
+pub(super) fn in_words(held: &[HeldSlot]) -> String {
+    held.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// Closes the current slot if it is due, and moves on to one that can be emptied.

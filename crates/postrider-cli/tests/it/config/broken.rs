@@ -67,6 +67,8 @@ const TABLE: &[Broken] = &[
     ),
     broken("logs: { format: xml }\n", 1, 17, &["`xml` is not one of text, json"]),
     broken("logs: { level: \"a=b=c\" }\n", 1, 16, &["`logs.level` must be a filter"]),
+    broken("logs: { level: inof }\n", 1, 16, &["`logs.level` must be a filter"]),
+    broken("sinks: { a: { file: { path: \"\" } } }\n", 1, 29, &["`sinks.a.file.path` is empty"]),
     broken("http: { listen: localhost }\n", 1, 17, &["is neither an address with a port"]),
     broken("http: { listen: 127.0.0.1:99999 }\n", 1, 17, &["is neither an address with a port"]),
     broken("database: mysql://h/d\n", 1, 11, &["must begin with postgres://"]),
