@@ -73,7 +73,8 @@ pub fn judge(storm: &Storm) {
     assert!(sequences.keys().all(|key| committed.contains_key(*key)));
     assert!(!discarded.is_empty() && dropped.len() > 2, "not much of a storm");
     for (relay, again) in &again {
-        assert!(dropped.contains(relay), "relay {relay} lives, and {again} of its events came again");
+        // Of one that lives too: on a machine that was away for longer than the lease, others have taken its lanes. That nothing comes twice
+        // from relays that are in time is shown where nobody dies.
         assert!(*again <= MAX_IN_FLIGHT as usize, "{again} events of relay {relay} came again");
     }
 }
