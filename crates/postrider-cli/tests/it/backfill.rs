@@ -43,6 +43,8 @@ async fn write(database: &Database, stop: Arc<AtomicBool>, seed: Seed) {
             _ => "update things set n = n + 1 where id between $1 and $1 + 3",
         };
         sqlx::query(statement).bind(rng.random_range(1..rows + 500)).execute(&mut connection).await.unwrap();
+        // Enough to meet the pages everywhere, and not so much that nothing else gets its turn.
+        tokio::time::sleep(Duration::from_millis(3)).await;
     }
 }
 
