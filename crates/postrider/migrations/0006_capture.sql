@@ -61,12 +61,12 @@ end
 $$;
 
 -- Settings of the session as headers; null if there is none.
+-- A body that is one expression, so that it costs its callers no call.
 create or replace function postrider.captured_headers(type text, headers json) returns json
-    language sql stable set search_path = pg_catalog, pg_temp as $$
-    select case when coalesce(current_setting('postrider.context', true), '') <> ''
+    language sql stable
+    return case when coalesce(current_setting('postrider.context', true), '') <> ''
                 then postrider.join_headers(type, current_setting('postrider.context', true), headers)
-                else headers end
-$$;
+                else headers end;
 
 create or replace function postrider.record_failure(relation oid, operation text, old_row json, new_row json, context json, state text, message text)
     returns void language sql volatile set search_path = pg_catalog, pg_temp as $$

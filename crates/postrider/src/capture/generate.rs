@@ -218,12 +218,11 @@ impl<'a> Generator<'a> {
     fn comparison(&self, out: &mut String, column: &Column) -> std::fmt::Result {
         let mut consequences = String::new();
         if self.kept.iter().any(|kept| kept.name == column.name) {
-            let label = serde_json::Value::from(column.name.as_str()).to_string();
             write!(
                 consequences,
-                "previous := previous || {} || coalesce(to_json({})::text, 'null'); ",
-                literal(&format!(",{label}:")),
-                json::value(column, &format!("old.{}", column.ident))
+                "previous := previous || {} || {}; ",
+                label(&column.name),
+                json::text(column, &format!("old.{}", column.ident))
             )?;
         }
         if let Some(change) = self.table.changes.get(&column.name) {
@@ -311,29 +310,32 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// The row as JSON. A call takes a hundred arguments at most.
+    /// The row as JSON text. A call takes a hundred arguments at most.
     fn data(&self) -> String {
-        const PAIRS: usize = 50;
-        let mut pairs: Vec<String> = self
+        const COLUMNS: usize = 50;
+        let columns: Vec<String> = self
             .kept
-            .iter()
-            .map(|column| {
-                format!("{}, {}", column.literal, json::value(column, &format!("captured.{}", column.ident)))
+            .chunks(COLUMNS)
+            .map(|chunk| {
+                let pairs: Vec<String> = chunk
+                    .iter()
+                    .map(|column| {
+                        let value = json::text(column, &format!("captured.{}", column.ident));
+                        format!("{}, {value}", label(&column.name))
+                    })
+                    .collect();
+                format!("concat({})", pairs.join(", "))
             })
             .collect();
-        pairs.extend(
-            self.table.extra.iter().map(|(name, expression)| format!("{}, ({expression}\n)", literal(name))),
-        );
-        let objects: Vec<String> = pairs
-            .chunks(PAIRS)
-            .map(|chunk| format!("json_build_object({})::text", chunk.join(", ")))
-            .collect();
-        match objects.as_slice() {
-            [] => "'{}'".to_owned(),
-            [one] => one.clone(),
-            [first, rest @ ..] => rest
-                .iter()
-                .fold(first.clone(), |all, next| format!("left({all}, -1) || ', ' || substr({next}, 2)")),
+        // The type of an expression is the server's to find out, also where it is a bare string.
+        let extra = self.table.extra.iter().map(|(name, expression)| {
+            format!("{} || substr(left(json_build_array(({expression}\n))::text, -1), 2)", label(name))
+        });
+        let fields: Vec<String> = columns.into_iter().chain(extra).collect();
+        if fields.is_empty() {
+            "'{}'".to_owned()
+        } else {
+            format!("'{{' || substr({}, 2) || '}}'", fields.join(" || "))
         }
     }
 
@@ -410,6 +412,11 @@ impl<'a> Generator<'a> {
         let names: Vec<&str> = self.shape.columns.iter().map(|column| column.literal.as_str()).collect();
         format!("array[{}]", names.join(", "))
     }
+}
+
+/// What stands before a value, as SQL.
+fn label(name: &str) -> String {
+    literal(&format!(",{}:", serde_json::Value::from(name)))
 }
 
 /// The columns of the primary key, one behind the other.

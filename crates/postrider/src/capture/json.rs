@@ -2,7 +2,18 @@
 
 use super::shape::Column;
 
-/// The JSON of a value as an SQL expression; `to_json` and its kin do the rest.
+/// The JSON of a value as an SQL expression of type text, never null.
+///
+/// What needs neither quotes nor escapes is cast: half the price of `to_json`.
+pub(super) fn text(column: &Column, of: &str) -> String {
+    match column.base_type.as_str() {
+        "smallint" | "integer" | "bigint" | "boolean" => format!("coalesce({of}::text, 'null')"),
+        "uuid" => format!("coalesce('\"' || {of}::text || '\"', 'null')"),
+        _ => format!("coalesce(to_json({})::text, 'null')", value(column, of)),
+    }
+}
+
+/// The value that `to_json` and its kin are given.
 pub(crate) fn value(column: &Column, value: &str) -> String {
     match column.base_type.as_str() {
         "bytea" => format!("postrider.base64({value})"),

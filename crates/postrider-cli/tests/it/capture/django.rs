@@ -109,7 +109,7 @@ async fn whatever_django_writes_is_an_event() {
     project.python(&database.url_as(&role), &["writes.py"]).expect(0);
     // Between keys there is no order: one statement may change its rows in any.
     let events = "select string_agg(format(E'%s  %s  %s\\n    %s\\n    %s\\n', path, type, key,
-                         replace((payload -> 'data')::text, '\" : ', '\": '), payload -> 'previous_attributes'), '' order by first, key::int, seq)
+                         payload -> 'data', payload -> 'previous_attributes'), '' order by first, key::int, seq)
                   from (select headers ->> 'path' as path, min(seq) over (partition by headers ->> 'path') as first, * from postrider.events) e";
     let events = ask(database, events).await;
     let wanted = include_str!("../../django/events.txt");
