@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -92,7 +93,7 @@ async fn a_full_file_is_numbered_and_old_ones_are_removed() {
     let path = scratch.join("events.ndjson");
     fs::write(scratch.join("events.ndjson.backup"), "not ours").unwrap();
     fs::write(scratch.join("events.ndjson.000007"), "100\n").unwrap();
-    let config = FileConfig { rotate: Some(Size(20)), keep: Some(2), ..FileConfig::new(&path) };
+    let config = FileConfig { rotate: Some(Size(20)), keep: NonZeroU32::new(2), ..FileConfig::new(&path) };
     let mut sink = open(config).await.unwrap();
     for batch in 0..4 {
         delivered(&mut sink, &numbered(100 + batch * 5..105 + batch * 5)).await;
@@ -193,7 +194,8 @@ fn files_and_stdout_belong_to_one_relay() {
     assert_eq!(config, FileConfig::new("x"));
     let config: FileConfig =
         serde_json::from_str(r#"{"path": "x", "fsync": "always", "rotate": "100MB", "keep": 3}"#).unwrap();
-    assert_eq!((config.rotate, config.keep, config.fsync), (Some(Size(100_000_000)), Some(3), Fsync::Always));
+    let wanted = (Some(Size(100_000_000)), NonZeroU32::new(3), Fsync::Always);
+    assert_eq!((config.rotate, config.keep, config.fsync), wanted);
     assert!(serde_json::from_str::<FileConfig>(r#"{"path": "x", "fsnyc": "always"}"#).is_err());
 }
 

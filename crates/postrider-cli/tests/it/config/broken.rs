@@ -100,6 +100,7 @@ const TABLE: &[Broken] = &[
     broken("sinks:\n  out: { file: { path: a, fsync: bacth } }\n", 2, 34, &["did you mean `batch`?"]),
     broken("sinks:\n  out: { file: { path: no/such/a } }\n", 2, 18, &["the folder no/such does not exist"]),
     broken("sinks:\n  out: { file: { path: a, rotate: 1 MegaByte } }\n", 2, 35, &["is no size"]),
+    broken("sinks:\n  out: { file: { path: a, rotate: 1MiB, keep: 0 } }\n", 2, 47, &["nonzero"]),
     broken("sinks:\n  out: { file: { path: a }, stdout: {} }\n", 2, 29, &["is both `file` and `stdout`"]),
     broken("sinks:\n  a: { stdout: {} }\n  b: { stdout: {} }\n", 3, 8, &["both write to the same stdout"]),
     broken("sinks:\n  a: { null: {}, filter: '.type |' }\n", 2, 26, &["`sinks.a.filter`: "]),

@@ -1,5 +1,6 @@
 //! What a file sink is told.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -22,7 +23,7 @@ pub struct FileConfig {
     pub rotate: Option<Size>,
     /// So many renamed files are kept, and older ones removed. All by default.
     #[serde(default)]
-    pub keep: Option<u32>,
+    pub keep: Option<NonZeroU32>,
 }
 
 impl FileConfig {

@@ -122,7 +122,7 @@ impl Writer {
         let path = &self.config.path;
         let Some(keep) = self.config.keep else { return Ok(()) };
         let full = rotation::full(path).map_err(cannot("list the files beside", path))?;
-        let surplus = full.len().saturating_sub(keep as usize);
+        let surplus = full.len().saturating_sub(keep.get() as usize);
         for (_, old) in &full[..surplus] {
             if let Err(error) = fs::remove_file(old) {
                 tracing::warn!(path = %old.display(), %error, "an old file could not be removed; tried again at the next rotation");
