@@ -7,6 +7,7 @@ mod held;
 mod outlet;
 mod parked;
 mod recent;
+mod refusals;
 mod remembered;
 mod settle;
 mod supervise;
@@ -26,7 +27,8 @@ use self::held::HeldKeys;
 use self::outlet::Outlet;
 use self::parked::Retries;
 use self::recent::{Known, Recent};
-use self::remembered::{Past, Remembered};
+use self::refusals::Refusals;
+use self::remembered::{Past, Remembered, Which};
 use self::settle::Settlements;
 use self::tell::Sending;
 use self::window::{Fate, Part, Window};
@@ -83,6 +85,7 @@ struct Pipeline {
     /// To be looked for after a failover.
     doubtful: Option<Known>,
     retries: Retries,
+    refusals: Refusals,
     errand: Option<errand::Running>,
     /// How often in a row the sink was unavailable, and until when it is left alone.
     failures: u32,
@@ -178,7 +181,7 @@ impl Pipeline {
         let (reader, remembered) = (&self.reader, &mut self.remembered);
         let keys = self.window.retain(
             |batch, lane| reader.holds(batch, lane),
-            |record, refused| remembered.add(record.id, record.seq, Past::of(refused)),
+            |record, refused| remembered.add(Which::of(record), Past::of(refused)),
         );
         self.on_forgotten(&keys);
     }
@@ -198,7 +201,7 @@ impl Pipeline {
         let remembered = &mut self.remembered;
         let keys = self
             .window
-            .retain(is_kept, |record, refused| remembered.add(record.id, record.seq, Past::of(refused)));
+            .retain(is_kept, |record, refused| remembered.add(Which::of(record), Past::of(refused)));
         self.on_forgotten(&keys);
     }
 
@@ -223,7 +226,7 @@ impl Pipeline {
             let fates: Vec<Fate> = part
                 .records()
                 .iter()
-                .map(|record| match self.remembered.take(record.id) {
+                .map(|record| match self.remembered.take(Which::of(record)) {
                     Some(past) => self.fate(record, past),
                     None => Fate::Unsent,
                 })

@@ -231,7 +231,12 @@ async fn what_was_parked_is_told_by_its_end() {
     std::fs::write(&path, broken).unwrap();
     let ids = [emit(&database, "order.paid", "a").await, emit(&database, "order.made", "b").await];
     let once = ["run", "--once", "--config", config];
-    on(&database, &once).expect(0);
+    let end = on(&database, &once).expect(0);
+    assert!(
+        end.stderr.contains("an event was refused") && end.stderr.contains("it is dead"),
+        "{}",
+        end.stderr
+    );
     let at = |id: &str| {
         state(&on(&database, &["where", id, "--json", "--config", config]).expect(0).json(), "web").clone()
     };

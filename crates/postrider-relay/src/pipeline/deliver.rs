@@ -10,12 +10,12 @@ use postrider::log::{Record, Report, Standing, advice};
 
 use super::outlet::{Delivered, Outlet, Sent};
 use super::parked::Work;
-use super::remembered::Past;
+use super::remembered::{Past, Which};
 use super::tell::Sending;
 use super::window::{Fate, Part};
 use super::{Pipeline, backoff};
 use crate::settings::Ordering;
-use crate::sink::{Refusal, Unavailable};
+use crate::sink::Unavailable;
 use crate::status::State;
 
 /// A delivery that has come back.
@@ -137,14 +137,14 @@ impl Pipeline {
                             filtered += 1;
                             Past::Done
                         }
-                        Sent::Refused(refusal) => Past::Refused(self.refused(&refusal, 1)),
+                        Sent::Refused(refusal) => Past::Refused(self.refused(record, &refusal, 1)),
                         Sent::Behind if is_here => return self.park(record, None),
                         Sent::Behind | Sent::Unsent => return Fate::Unsent,
                     };
                     if is_here {
                         return self.fate(record, past);
                     }
-                    self.remembered.add(record.id, record.seq, past);
+                    self.remembered.add(Which::of(record), past);
                     Fate::Unsent
                 })
                 .collect();
@@ -172,17 +172,6 @@ impl Pipeline {
             self.held.hold(key);
         }
         Fate::Parked(Box::new(ToPark { record: record.clone(), refused }))
-    }
-
-    /// What is stored about a refusal, after so many attempts.
-    pub(super) fn refused(&self, refusal: &Refusal, attempts: u32) -> Refused {
-        let policy = refusal.kind.policy();
-        let retry_in = backoff::next_attempt(&self.settings.retry, attempts);
-        self.telemetry.refused(refusal.kind);
-        if retry_in.is_none() {
-            self.telemetry.dead(1);
-        }
-        Refused { kind: policy.code.to_owned(), reason: refusal.reason.clone(), retry_in }
     }
 
     fn on_unavailable(&mut self, unavailable: &Unavailable) {

@@ -289,7 +289,9 @@ impl Pipeline {
                     Tried::Delivered
                 }
                 Sent::Filtered => Tried::Filtered,
-                Sent::Refused(refusal) => Tried::Refused(self.refused(&refusal, due.attempts + 1)),
+                Sent::Refused(refusal) => {
+                    Tried::Refused(self.refused(&due.record, &refusal, due.attempts + 1))
+                }
                 Sent::Behind | Sent::Unsent => continue,
             };
             self.retries.attempts.push(Attempt { id: due.record.id, outcome });

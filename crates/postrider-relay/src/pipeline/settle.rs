@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use postrider::log::parking::{Refused, ToPark};
 use postrider::log::{self, Error};
-use uuid::Uuid;
 
 use super::Pipeline;
 use super::deliver::chain;
-use super::remembered::{Past, Remembered};
+use super::remembered::{Past, Remembered, Which};
 use super::window::{Settling, Window};
 
 /// Progress is stored this often while events flow, and sooner when half of the window is waiting for it. Every storing is a commit that
@@ -36,8 +35,7 @@ impl Settlements {
 
 /// An event that is parked by a settlement on its way.
 pub(super) struct OnItsWay {
-    id: Uuid,
-    seq: i64,
+    event: Which,
     key: Option<String>,
     refused: Option<Refused>,
 }
@@ -45,15 +43,15 @@ pub(super) struct OnItsWay {
 impl OnItsWay {
     fn new(event: &ToPark) -> Self {
         let record = &event.record;
-        Self { id: record.id, seq: record.seq, key: record.key.clone(), refused: event.refused.clone() }
+        Self { event: Which::of(record), key: record.key.clone(), refused: event.refused.clone() }
     }
 
     /// If it is read again: its refusal is known, and what only waited behind one is decided anew.
     pub(super) fn correct(&self, remembered: &mut Remembered) {
-        if remembered.take(self.id).is_some()
+        if remembered.take(self.event).is_some()
             && let Some(refused) = &self.refused
         {
-            remembered.add(self.id, self.seq, Past::Refused(refused.clone()));
+            remembered.add(self.event, Past::Refused(refused.clone()));
         }
     }
 }

@@ -15,6 +15,7 @@ use super::held::HeldKeys;
 use super::outlet::Outlet;
 use super::parked::Retries;
 use super::recent::{Known, Recent};
+use super::refusals::Refusals;
 use super::remembered::Remembered;
 use super::settle::Settlements;
 use super::tell::Complaint;
@@ -142,6 +143,7 @@ async fn once(
         recent: std::mem::take(&mut kept.recent),
         doubtful: kept.doubtful.take(),
         retries: Retries::with(std::mem::take(&mut kept.attempts)),
+        refusals: Refusals::default(),
         errand: None,
         failures: 0,
         rests_until: None,
@@ -228,7 +230,7 @@ impl Pipeline {
     /// Shows what it is doing.
     pub(super) fn show(&mut self) {
         if let Some(position) = self.reader.settled_position() {
-            self.remembered.forget_up_to(position);
+            self.remembered.forget_up_to(position, &self.reader.tenures());
         }
         if let Some(known) = self.reader.timeline().and_then(|timeline| self.recent.on_timeline(timeline)) {
             self.doubtful = Some(known);
