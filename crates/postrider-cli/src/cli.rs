@@ -102,7 +102,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     runtime.block_on(async {
         match cli.command {
             Command::Init(command) => command.run(cli.json).await,
-            Command::Run(command) => command.run().await,
+            Command::Run(command) => command.run(cli.json).await,
             Command::Plan(command) => command.run(cli.json).await,
             Command::Apply(command) => command.run(cli.json).await,
             Command::Recapture(command) => command.run(cli.json).await,

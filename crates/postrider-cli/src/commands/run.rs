@@ -32,7 +32,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     overrides: Overrides,
 
-    /// Deliver what is committed now, and end
+    /// Deliver what is committed now, say how many events each sink got, and end
     #[arg(long)]
     once: bool,
 
@@ -42,7 +42,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) async fn run(self) -> Result<Exit, Failure> {
+    pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let config = config::load(&self.source, &self.overrides)?;
         set_logs(&config)?;
         state(&config);
@@ -54,7 +54,7 @@ impl Run {
         }
         begun::warn(&config, &self.overrides).await;
         if self.once {
-            return once::run(config, self.patience.0).await;
+            return once::run(config, self.patience.0, json).await;
         }
         // Before anything that takes time: a signal from here on is an orderly end.
         let mut signals = Signals::listen()?;

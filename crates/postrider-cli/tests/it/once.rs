@@ -116,3 +116,23 @@ async fn a_slow_statement_is_not_in_the_log() {
         assert!(!end.stderr.contains(word), "{word}: {}", end.stderr);
     }
 }
+
+#[tokio::test]
+async fn once_says_what_it_delivered() {
+    let database = installed().await;
+    let file = std::env::temp_dir().join(format!("{}-told", database.name()));
+    let place = format!("file:{}", file.display());
+    for key in ["a", "b", "c"] {
+        emit(&database, "order.paid", key).await;
+    }
+    let end = on(&database, &["run", "--once", "--json", "--start", "earliest", "--to", &place]).expect(0);
+    assert_eq!(
+        end.json(),
+        serde_json::json!({ "sinks": [{ "sink": "file", "kind": "file", "delivered": 3 }] })
+    );
+    assert!(end.stderr.contains("events=3"), "{}", end.stderr);
+    // Where standard output is the sink it is that alone.
+    let end = on(&database, &["run", "--once", "--json", "--start", "earliest", "--to", "stdout"]).expect(0);
+    assert_eq!(end.stdout.lines().count(), 3, "{}", end.stdout);
+    std::fs::remove_file(file).unwrap();
+}

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use postrider::log::Servers;
 use postrider::outbox::Mode;
 use postrider_relay::{Relay, SinkStatus, State};
+use serde_json::json;
 use sqlx::PgConnection;
 
 use self::elsewhere::Elsewhere;
@@ -17,13 +18,14 @@ use crate::config::Config;
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::output;
 
 const STEP: Duration = Duration::from_millis(20);
 /// The longest pause before the database is asked again.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Delivers everything that is committed when it starts.
-pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Failure> {
+pub(super) async fn run(config: Config, patience: Duration, as_json: bool) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     // What is asked has large plans over little data.
     let database = config.relay.database.clone().map(|options| options.options([("jit", "off")]));
@@ -92,7 +94,23 @@ pub(super) async fn run(config: Config, patience: Duration) -> Result<Exit, Fail
         _ = signals.next() => Ok(Exit::Failed),
     };
     relay.stop_or(signals.second()).await;
+    tell(&watcher(), as_json)?;
     ended
+}
+
+/// What each sink got. As a document only where standard output is nobody's sink.
+fn tell(sinks: &[SinkStatus], as_json: bool) -> Result<(), Failure> {
+    for sink in sinks {
+        tracing::info!(sink = sink.name, events = sink.delivered, "delivered");
+    }
+    if !as_json || sinks.iter().any(|sink| sink.kind == "stdout") {
+        return Ok(());
+    }
+    let sinks: Vec<_> = sinks
+        .iter()
+        .map(|sink| json!({ "sink": sink.name, "kind": sink.kind, "delivered": sink.delivered }))
+        .collect();
+    output::json(&json!({ "sinks": sinks }))
 }
 
 /// A database that is away may come back.
