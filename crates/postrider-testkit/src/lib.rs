@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+mod brokers;
 mod checker;
 mod collector;
 mod database;
@@ -33,6 +34,7 @@ mod server;
 mod tls;
 mod user;
 
+pub use brokers::{Broker, Kafka, Nats, RabbitMq, Redis};
 pub use checker::{Ledger, Offenders, Receipts, Report};
 pub use collector::{Arrival, Collector, Confirm};
 pub use database::{Database, Template};

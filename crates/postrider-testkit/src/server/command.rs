@@ -1,7 +1,7 @@
 //! The commands that prepare and run servers.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -73,11 +73,11 @@ impl CommandLine {
 }
 
 /// Runs a command that ends by itself; its standard error is in the error if it fails.
-pub fn run_to_end(command: &mut Command) -> Result<()> {
+pub fn run_to_end(command: &mut Command) -> Result<Output> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("running {command:?}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{command:?} failed with {}:\n{}", output.status, said.trim());
     }
-    Ok(())
+    Ok(output)
 }

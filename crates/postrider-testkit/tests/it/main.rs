@@ -1,5 +1,6 @@
 //! The testkit against real servers.
 
+mod brokers;
 mod databases;
 mod pgbouncer;
 mod postgres;

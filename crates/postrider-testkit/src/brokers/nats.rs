@@ -1,0 +1,85 @@
+//! NATS with `JetStream`.
+
+use anyhow::{Result, ensure};
+use rustix::process::Signal;
+
+use super::{Broker, probe};
+use crate::server::{CommandLine, Place, Service, Stop};
+use crate::tls::Certificate;
+
+/// What a NATS server is started as.
+#[derive(Clone, Debug, Default)]
+pub struct Nats {
+    settings: Vec<(String, String)>,
+}
+
+impl Nats {
+    /// With `JetStream`, and without any stream.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A key of its configuration, with a value as the file has it.
+    #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "values are literals, numbers as well as texts")]
+    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.settings.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// It wants TLS, with this certificate.
+    #[must_use]
+    pub fn with_tls(self, certificate: &Certificate) -> Self {
+        let Certificate { certificate, key } = certificate;
+        let block = format!("{{ cert_file: {:?}, key_file: {:?} }}", certificate.display(), key.display());
+        self.set("tls", block)
+    }
+}
+
+impl Broker<Nats> {
+    /// Its address for clients.
+    pub fn url(&self) -> String {
+        format!("nats://{}", self.address())
+    }
+}
+
+impl Service for Nats {
+    fn name(&self) -> String {
+        super::name("nats", &self.settings)
+    }
+
+    /// Clients, and what it says about itself.
+    fn ports(&self) -> usize {
+        2
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        let [clients, monitor] = [place.ports[0], place.ports[1]];
+        let store = place.dir.join("js");
+        let mut lines = vec![
+            "server_name: testkit".to_owned(),
+            format!("listen: 127.0.0.1:{clients}"),
+            format!("http: 127.0.0.1:{monitor}"),
+            format!("jetstream: {{ store_dir: {:?} }}", store.display()),
+        ];
+        lines.extend(self.settings.iter().map(|(name, value)| format!("{name}: {value}")));
+        place.write("nats.conf", &(lines.join("\n") + "\n"))?;
+        Ok(())
+    }
+
+    fn command(&self, place: &Place) -> Result<CommandLine> {
+        let program = crate::cache().join("nats/bin/nats-server");
+        ensure!(program.exists(), "NATS is not installed: {} is missing; run ./dev setup", program.display());
+        Ok(CommandLine::new(program).args(["-c".into(), place.dir.join("nats.conf").to_string_lossy()]))
+    }
+
+    /// Healthy is one whose `JetStream` has read everything.
+    fn is_ready(&self, place: &Place) -> bool {
+        let question = b"GET /healthz HTTP/1.0\r\n\r\n";
+        probe::answer::<12>(place.ports[1], question).is_some_and(|said| said.ends_with(b" 200"))
+    }
+
+    fn stop(&self) -> Stop {
+        Stop::with(Signal::TERM)
+    }
+}
