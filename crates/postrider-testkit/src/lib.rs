@@ -22,6 +22,8 @@ pub mod bench;
 mod brokers;
 mod checker;
 mod collector;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod database;
 mod pgbouncer;
 mod ports;

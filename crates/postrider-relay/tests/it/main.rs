@@ -3,6 +3,7 @@
 // A helper of a test may panic like the test itself. Modules are `pub` to each other, there is no outside.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
+mod conformance;
 mod engine;
 mod envelopes;
 mod faults;

@@ -1,6 +1,7 @@
 //! The testkit against real servers.
 
 mod brokers;
+mod conformance;
 mod databases;
 mod pgbouncer;
 mod postgres;

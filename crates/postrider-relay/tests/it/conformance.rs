@@ -1,0 +1,3 @@
+//! Every sink, against its real server: what `postrider_testkit::conformance` asks of it, and the faults of its broker by their numbers.
+
+mod file;
