@@ -15,6 +15,8 @@ mod lines;
 pub mod file;
 #[cfg(feature = "null")]
 pub mod null;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "stdout")]
 pub mod stdout;
 
@@ -31,6 +33,9 @@ pub enum Target {
     /// Builds every message and drops it: for measuring.
     #[cfg(feature = "null")]
     Null(null::NullConfig),
+    /// Entries of Redis streams.
+    #[cfg(feature = "redis")]
+    Redis(redis::RedisConfig),
     /// Lines of JSON on the standard output.
     #[cfg(feature = "stdout")]
     Stdout(stdout::StdoutConfig),
@@ -47,9 +52,20 @@ impl Target {
             Self::File(_) => "file",
             #[cfg(feature = "null")]
             Self::Null(_) => "null",
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => "redis",
             Self::Custom(custom) => custom.kind(),
             #[cfg(feature = "stdout")]
             Self::Stdout(_) => "stdout",
+        }
+    }
+
+    /// What in its settings can never work: the key, and why. The address is not repeated, it may hold a password.
+    pub fn objections(&self) -> Vec<(&'static str, String)> {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => config.objections(),
+            _ => Vec::new(),
         }
     }
 
@@ -60,6 +76,8 @@ impl Target {
             Self::File(config) => Ok(Box::new(file::FileSink::open(config.clone()).await?)),
             #[cfg(feature = "null")]
             Self::Null(_) => Ok(Box::new(null::Null)),
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => Ok(Box::new(redis::RedisSink::open(config.clone()).await?)),
             Self::Custom(custom) => custom.open().await,
             #[cfg(feature = "stdout")]
             Self::Stdout(_) => Ok(Box::new(stdout::Stdout::open()?)),
@@ -72,6 +90,8 @@ impl Target {
             #[cfg(feature = "file")]
             Self::File(_) => false,
             Self::Custom(_) => true,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => true,
             // Drops whatever it is given, and so can measure a template too.
             #[cfg(feature = "null")]
             Self::Null(_) => true,
@@ -82,7 +102,11 @@ impl Target {
 
     /// The routing template it has by default; empty where a sink has no destinations.
     pub fn default_route(&self) -> &'static str {
-        ""
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => redis::ROUTE,
+            _ => "",
+        }
     }
 
     /// What it asks of a destination's name beyond what every name must be (not empty, no control characters, 255 bytes at most).
@@ -98,6 +122,8 @@ impl Target {
             Self::File(_) => true,
             #[cfg(feature = "null")]
             Self::Null(_) => false,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => false,
             #[cfg(feature = "stdout")]
             Self::Stdout(_) => true,
         }

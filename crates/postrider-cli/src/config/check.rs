@@ -160,6 +160,12 @@ impl Checker<'_> {
             self.must(is_named, &[&["sinks", name, "file", "path"]], || {
                 format!("`sinks.{name}.file.path` is empty: it names the file")
             });
+            let kind = sink.target.kind();
+            for (key, why) in sink.target.objections() {
+                self.must(false, &[&["sinks", name, kind, key]], || {
+                    format!("`sinks.{name}.{kind}.{key}`: {why}")
+                });
+            }
         }
         let sinks: Vec<(&String, &Sink)> =
             file.sinks.iter().filter(|(_, sink)| sink.target.is_exclusive()).collect();

@@ -19,7 +19,7 @@ use super::shape::Shape;
 use super::tree::{Entry, Node, Place};
 
 /// Every kind there is, also those that this build was made without. A cargo feature has the same name.
-pub(crate) const KINDS: &[&str] = &["file", "null", "stdout"];
+pub(crate) const KINDS: &[&str] = &["file", "null", "redis", "stdout"];
 
 /// PostgreSQL cuts longer names off where they become identifiers.
 const LONGEST_NAME: usize = 63;
@@ -187,32 +187,55 @@ pub(crate) fn file_of(target: &Target) -> Option<PathBuf> {
     Some(PathBuf::from(keys.get("path")?.as_str()?))
 }
 
-/// The places that `--to` can name: the word before the colon, and the key that takes what comes after it.
-const PLACES: &[(&str, Option<&str>)] = &[("stdout", None), ("file", Some("path")), ("null", None)];
+/// A place that `--to` can name: by its first word, and how the rest is written.
+struct Form {
+    word: &'static str,
+    kind: &'static str,
+    value: Spelling,
+    /// For people; nothing for a second way of writing one.
+    shown: &'static str,
+}
 
-/// The sink of `--to`: `stdout`, `null` or `file:PATH`.
+/// What becomes of the word after `--to`.
+enum Spelling {
+    /// It says everything.
+    None,
+    /// What comes after the colon is the value of this key.
+    Rest(&'static str),
+    /// All of it is the value of this key: an address.
+    Whole(&'static str),
+}
+
+const PLACES: &[Form] = &[
+    Form { word: "stdout", kind: "stdout", value: Spelling::None, shown: "stdout" },
+    Form { word: "file", kind: "file", value: Spelling::Rest("path"), shown: "file:PATH" },
+    Form { word: "redis", kind: "redis", value: Spelling::Whole("url"), shown: "redis://HOST:PORT" },
+    Form { word: "rediss", kind: "redis", value: Spelling::Whole("url"), shown: "" },
+    Form { word: "null", kind: "null", value: Spelling::None, shown: "null" },
+];
+
+/// The sink of `--to`: `stdout`, `null`, `file:PATH`, or the address of a broker.
 pub(crate) fn from_word(word: &str, place: &Place) -> Result<Entry, String> {
-    let (kind, rest) = word.split_once(':').map_or((word, None), |(kind, rest)| (kind, Some(rest)));
+    let (first, rest) = word.split_once(':').map_or((word, None), |(first, rest)| (first, Some(rest)));
     let forms = || {
-        let forms = PLACES.iter().filter(|(kind, _)| missing_feature(kind).is_none()).map(|(kind, key)| {
-            key.map_or_else(|| (*kind).to_owned(), |key| format!("{kind}:{}", key.to_uppercase()))
-        });
-        forms.collect::<Vec<_>>().join(", ")
+        let forms = PLACES.iter().filter(|form| missing_feature(form.kind).is_none()).map(|form| form.shown);
+        forms.filter(|shown| !shown.is_empty()).collect::<Vec<_>>().join(", ")
     };
-    let Some((kind, key)) = PLACES.iter().find(|(known, _)| *known == kind) else {
-        return Err(match hint::nearest(kind, PLACES.iter().map(|(known, _)| *known)) {
-            Some(known) => format!("there is no sink `{kind}`; did you mean `{known}`?"),
-            None => format!("there is no sink `{kind}`; this build has {}", forms()),
+    let Some(form) = PLACES.iter().find(|form| form.word == first) else {
+        return Err(match hint::nearest(first, PLACES.iter().map(|form| form.word)) {
+            Some(known) => format!("there is no sink `{first}`; did you mean `{known}`?"),
+            None => format!("there is no sink `{first}`; this build has {}", forms()),
         });
     };
-    if let Some(message) = missing_feature(kind) {
+    if let Some(message) = missing_feature(form.kind) {
         return Err(message);
     }
-    let keys = match (key, rest) {
-        (None, None) => Vec::new(),
-        (Some(key), Some(value)) if !value.is_empty() => {
-            let value = Node::text(value, place.clone());
-            vec![Entry { key: (*key).to_owned(), place: place.clone(), value }]
+    let kind = form.kind;
+    let keys = match (&form.value, rest) {
+        (Spelling::None, None) => Vec::new(),
+        (Spelling::Rest(key), Some(value)) if !value.is_empty() => key_with(key, value, place),
+        (Spelling::Whole(key), Some(rest)) if rest.len() > 2 && rest.starts_with("//") => {
+            key_with(key, word, place)
         }
         _ => return Err(format!("write one of {}", forms())),
     };
@@ -222,4 +245,8 @@ pub(crate) fn from_word(word: &str, place: &Place) -> Result<Entry, String> {
         value: Node::map(entries, place.clone()),
     };
     Ok(entry(kind, vec![entry(kind, keys)]))
+}
+
+fn key_with(key: &str, value: &str, place: &Place) -> Vec<Entry> {
+    vec![Entry { key: key.to_owned(), place: place.clone(), value: Node::text(value, place.clone()) }]
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in the functions they share")]
 
 mod backfill;
+mod brokers;
 mod capture;
 mod config;
 mod dead;

@@ -1,0 +1,129 @@
+//! One connection, and what is left of the one before.
+
+use std::fs;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Pipeline, TlsCertificates, Value};
+use tokio::time::timeout;
+
+use super::config::RedisConfig;
+use super::error::{lost, silent};
+use crate::sink::{Unavailable, UnavailableKind};
+
+/// What a server takes in one value unless it says otherwise.
+const LARGEST: u64 = 512 << 20;
+
+/// A connection that is ready.
+pub(super) struct Connection {
+    redis: MultiplexedConnection,
+    /// The largest value that the server takes.
+    pub(super) largest: u64,
+    /// By which the server knows it.
+    pub(super) name: Option<Name>,
+    patience: Duration,
+}
+
+/// How a server names a connection of its own: a number, and the address that it comes from. The number alone may be another's after the
+/// server was started again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name {
+    id: String,
+    address: String,
+}
+
+impl Connection {
+    /// Connects. What the server may still find of `old` in its sockets must not come behind what is sent from now on, so that
+    /// connection is ended over there first.
+    pub(super) async fn open(config: &RedisConfig, old: Option<&Name>) -> Result<Self, Unavailable> {
+        let patience = config.timeout.0;
+        let client = client(config)?;
+        let how = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(patience))
+            .set_response_timeout(Some(patience));
+        let connecting = client.get_multiplexed_async_connection_with_config(&how);
+        let redis = match timeout(patience, connecting).await {
+            Ok(connected) => connected.map_err(lost)?,
+            Err(_) => return Err(silent("the server took no connection in time")),
+        };
+        let mut connection = Self { redis, largest: LARGEST, name: None, patience };
+        connection.introduce(old).await?;
+        Ok(connection)
+    }
+
+    /// Each of the three may be forbidden to our user; then it is done without.
+    async fn introduce(&mut self, old: Option<&Name>) -> Result<(), Unavailable> {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("CLIENT").arg("INFO");
+        pipeline.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
+        if let Some(Name { id, address }) = old {
+            pipeline.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
+        }
+        let answers = self.ask(&pipeline).await?;
+        self.name = answers.first().and_then(text).and_then(|info| Name::parse(&info));
+        let largest = match answers.get(1) {
+            Some(Value::Array(pair)) => pair.get(1).and_then(text),
+            Some(Value::Map(pairs)) => pairs.first().and_then(|(_, value)| text(value)),
+            _ => None,
+        };
+        self.largest = largest.and_then(|value| value.parse().ok()).unwrap_or(LARGEST);
+        Ok(())
+    }
+
+    /// Sends commands together, and waits for the answer to each. An error of the server is an answer.
+    pub(super) async fn ask(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, Unavailable> {
+        let asking = self.redis.send_packed_commands(pipeline, 0, pipeline.len());
+        match timeout(self.patience, asking).await {
+            Ok(answers) => answers.map_err(lost),
+            Err(_) => Err(silent("the server did not confirm in time")),
+        }
+    }
+}
+
+fn client(config: &RedisConfig) -> Result<Client, Unavailable> {
+    let missing = |why: String| Unavailable::new(UnavailableKind::Missing, why);
+    // The parser's own words may repeat the address.
+    let info = config
+        .url
+        .as_str()
+        .into_connection_info()
+        .map_err(|_| missing("the address is none of Redis: write redis://HOST:PORT".to_owned()))?;
+    let Some(ca) = &config.ca else {
+        return Client::open(info).map_err(lost);
+    };
+    let root_cert = fs::read(ca)
+        .map_err(|error| missing(format!("cannot read the authorities in {}: {error}", ca.display())))?;
+    Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(root_cert) })
+        .map_err(lost)
+}
+
+impl Name {
+    /// From what `CLIENT INFO` says: `id=7 addr=10.0.0.1:4711 …`.
+    fn parse(info: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let mut fields = info.split_whitespace();
+            fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+        };
+        Some(Self { id: field("id")?, address: field("addr")? })
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_known_by_its_number_and_its_address() {
+        let name = Name::parse("id=7 addr=10.0.0.1:4711 laddr=10.0.0.2:6379 fd=8 name=").unwrap();
+        assert_eq!((name.id.as_str(), name.address.as_str()), ("7", "10.0.0.1:4711"));
+        assert_eq!(Name::parse("something else"), None);
+    }
+}

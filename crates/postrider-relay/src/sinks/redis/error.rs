@@ -1,0 +1,64 @@
+//! What a Redis server says when it does not do as it was told, and what follows.
+
+use std::io;
+
+use redis::{ErrorKind, RedisError, ServerError};
+
+use crate::sink::{Refusal, RefusalKind, Unavailable, UnavailableKind};
+
+/// What an error of the server means.
+pub(super) enum Meaning {
+    /// It will not have this event.
+    Refused(Refusal),
+    /// It takes nothing now.
+    Unavailable(Unavailable),
+}
+
+/// What the server says to one command of a transaction, for this stream.
+pub(super) fn meaning(error: &ServerError, stream: &str) -> Meaning {
+    let said = error.details().unwrap_or("no more than that");
+    let refused = |kind, reason| Meaning::Refused(Refusal { kind, reason });
+    match error.code() {
+        "WRONGTYPE" => refused(
+            RefusalKind::Unroutable,
+            format!("the key {stream:?} in Redis holds something that is no stream"),
+        ),
+        "NOPERM" if said.contains("key") => refused(
+            RefusalKind::Rejected,
+            format!("Redis does not let this user write to {stream:?}: {said}"),
+        ),
+        "ERR" if said.contains("too large") => refused(RefusalKind::TooLarge, format!("Redis says: {said}")),
+        // A server before version 5, or one that renamed its commands.
+        "ERR" if !said.contains("unknown command") => {
+            refused(RefusalKind::Rejected, format!("Redis says: {said}"))
+        }
+        code => Meaning::Unavailable(Unavailable::new(kind(code), format!("Redis says: {code} {said}"))),
+    }
+}
+
+/// By the first word of what the server says.
+fn kind(code: &str) -> UnavailableKind {
+    match code {
+        "OOM" => UnavailableKind::Full,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => UnavailableKind::Forbidden,
+        "ERR" | "MOVED" | "ASK" | "CROSSSLOT" => UnavailableKind::Missing,
+        // LOADING, BUSY, MISCONF, READONLY, NOREPLICAS, CLUSTERDOWN, TRYAGAIN, MASTERDOWN: it is not ready, and says so.
+        _ => UnavailableKind::Blocked,
+    }
+}
+
+/// A connection that could not be made, or did not hold.
+pub(super) fn lost(error: RedisError) -> Unavailable {
+    let kind = match error.kind() {
+        ErrorKind::AuthenticationFailed => UnavailableKind::Forbidden,
+        ErrorKind::InvalidClientConfig => UnavailableKind::Missing,
+        _ if error.is_timeout() => UnavailableKind::Timeout,
+        _ => error.code().map_or(UnavailableKind::Connection, kind),
+    };
+    Unavailable::new(kind, error)
+}
+
+/// The server has said nothing.
+pub(super) fn silent(what: &'static str) -> Unavailable {
+    Unavailable::new(UnavailableKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, what))
+}

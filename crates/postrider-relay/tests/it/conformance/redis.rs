@@ -1,0 +1,261 @@
+//! The sink `redis`, against Redis.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use postrider_relay::sink::BoxFuture;
+use postrider_relay::sinks::redis::{RedisConfig, RedisSink};
+use postrider_relay::units::Span;
+use postrider_relay::{Outcome, RefusalKind, Sink, Unavailable, UnavailableKind};
+use postrider_testkit::conformance::{Control, Door, Subject, WRONG_PASSWORD, Way, examine};
+use postrider_testkit::{Authority, Broker, Proxy, Redis};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{deliver, delivered, event, kills};
+
+const PASSWORD: &str = "a right one";
+const STREAM: &str = "events:conformance";
+/// Less is not to be had.
+const LARGEST: usize = 1 << 20;
+
+struct Tested {
+    server: Broker<Redis>,
+    right: Authority,
+    wrong: Authority,
+}
+
+impl Tested {
+    async fn new() -> Result<Self> {
+        let (right, wrong) = (Authority::new()?, Authority::new()?);
+        let service = Redis::durable()
+            .set("requirepass", format!("{PASSWORD:?}"))
+            .set("proto-max-bulk-len", LARGEST)
+            .with_tls(&right.issue("IP:127.0.0.1", 10)?);
+        let server = Broker::private(service).await?;
+        ask(&server, ["SET", "no-stream", "but a text"]).await?;
+        Ok(Self { server, right, wrong })
+    }
+
+    fn config(&self, way: &Way) -> RedisConfig {
+        let scheme = if matches!(way.door, Door::Tls | Door::WrongAuthority) { "rediss" } else { "redis" };
+        let password = if way.door == Door::WrongPassword { WRONG_PASSWORD } else { "a%20right%20one" };
+        let ca = match way.door {
+            Door::Tls => Some(self.right.certificate()),
+            Door::WrongAuthority => Some(self.wrong.certificate()),
+            _ => None,
+        };
+        let url = format!("{scheme}://:{password}@127.0.0.1:{}", way.port);
+        RedisConfig { ca, timeout: Span(way.patience), ..RedisConfig::new(url) }
+    }
+}
+
+/// By `redis-cli`, which is none of ours.
+async fn ask<const N: usize>(server: &Broker<Redis>, words: [&str; N]) -> Result<Value> {
+    server.ask(words).await
+}
+
+/// The ids of a stream.
+fn ids(entries: &Value) -> Result<Vec<Uuid>> {
+    let entries = entries.as_array().context("no entries")?;
+    // [["1-0", ["id", "…", "type", "…", …]], …]
+    entries.iter().map(|entry| Ok(entry[1][1].as_str().context("an entry without an id")?.parse()?)).collect()
+}
+
+impl Subject for Tested {
+    fn open<'a>(&'a self, way: &'a Way) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
+        Box::pin(async move {
+            let sink: Box<dyn Sink> = Box::new(RedisSink::open(self.config(way)).await?);
+            Ok(sink)
+        })
+    }
+
+    fn upstream(&self, door: Door) -> Option<String> {
+        match door {
+            Door::Plain | Door::WrongPassword => Some(self.server.address()),
+            Door::Tls | Door::WrongAuthority => self.server.tls_address(),
+        }
+    }
+
+    fn destination(&self) -> String {
+        STREAM.to_owned()
+    }
+
+    fn stored(&self) -> BoxFuture<'_, Result<Vec<Uuid>>> {
+        Box::pin(async { ids(&ask(&self.server, ["XRANGE", STREAM, "-", "+"]).await?) })
+    }
+
+    fn server(&self, what: Control) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match what {
+                Control::Freeze => self.server.freeze(),
+                Control::Thaw => self.server.thaw(),
+                Control::Kill => self.server.crash().await,
+                Control::Start => self.server.start().await,
+            }
+        })
+    }
+
+    fn oversize(&self) -> usize {
+        LARGEST + 1
+    }
+
+    fn unroutable(&self) -> String {
+        "no-stream".to_owned()
+    }
+
+    fn kills(&self) -> usize {
+        kills()
+    }
+}
+
+/// The kills of fault 91 are among it: with `appendfsync always` nothing is lost.
+#[tokio::test]
+async fn fault_91_redis_keeps_the_contract_through_kills() -> Result<()> {
+    examine(&Tested::new().await?).await.assert_passed();
+    Ok(())
+}
+
+/// The memory of the server is full: the sink waits, and goes on when there is room.
+#[tokio::test]
+async fn fault_92_redis_out_of_memory_is_waited_for() -> Result<()> {
+    let server = Broker::private(Redis::new().set("maxmemory-policy", "noeviction")).await?;
+    let mut sink = RedisSink::open(RedisConfig::new(server.url())).await.unwrap();
+    delivered(&mut sink, &[event("a")], "events").await;
+    ask(&server, ["CONFIG", "SET", "maxmemory", "1"]).await?;
+    let late = [event("a"), event("b"), event("a")];
+    for _ in 0..2 {
+        let report = deliver(&mut sink, &late, "events").await;
+        assert_eq!(report.outcomes, vec![Outcome::NotSent; 3]);
+        let why = report.unavailable.unwrap();
+        assert_eq!(why.kind, UnavailableKind::Full);
+        assert!(why.source.to_string().contains("OOM command not allowed"), "{}", why.source);
+    }
+    ask(&server, ["CONFIG", "SET", "maxmemory", "0"]).await?;
+    delivered(&mut sink, &late, "events").await;
+    assert_eq!(ask(&server, ["XLEN", "events"]).await?, json!(4));
+    Ok(())
+}
+
+/// What was on its way on a connection that was given up must not come behind what is newer: the connection is ended on the server first.
+#[tokio::test]
+async fn a_redis_connection_that_was_given_up_stores_nothing_late() -> Result<()> {
+    let server = Broker::private(Redis::new()).await?;
+    let proxy = Proxy::start(server.address()).await?;
+    let config = RedisConfig {
+        timeout: Span(Duration::from_secs(1)),
+        ..RedisConfig::new(format!("redis://127.0.0.1:{}", proxy.port()))
+    };
+    let mut sink = loop {
+        // On a busy machine it may take more than one attempt, here and below.
+        if let Ok(sink) = RedisSink::open(config.clone()).await {
+            break sink;
+        }
+    };
+    let [first, late, newer] = [[event("a")], [event("a")], [event("a")]];
+    until_delivered(&mut sink, &first).await;
+    proxy.delay(Duration::from_secs(5));
+    let report = deliver(&mut sink, &late, "events").await;
+    assert_eq!(report.outcomes, [Outcome::NotSent]);
+    proxy.heal();
+    until_delivered(&mut sink, &late).await;
+    until_delivered(&mut sink, &newer).await;
+    // The proxy has handed over what it had of the old one, or found it closed.
+    proxy.wait_for_connections(1).await;
+    let mut stored = ids(&ask(&server, ["XRANGE", "events", "-", "+"]).await?)?;
+    stored.dedup();
+    assert_eq!(stored, [first[0].id, late[0].id, newer[0].id]);
+    Ok(())
+}
+
+async fn until_delivered(sink: &mut RedisSink, records: &[postrider::log::Record]) {
+    while deliver(sink, records, "events").await.outcomes[0] != Outcome::Delivered {}
+}
+
+#[tokio::test]
+async fn a_redis_stream_is_cut_only_when_asked() -> Result<()> {
+    let server = Broker::private(Redis::new().set("stream-node-max-entries", 10)).await?;
+    let records: Vec<_> = (0..300).map(|_| event("a")).collect();
+    let config = RedisConfig::new(server.url());
+    let mut cutting = RedisSink::open(RedisConfig { max_len: Some(50), ..config.clone() }).await.unwrap();
+    let mut keeping = RedisSink::open(config).await.unwrap();
+    delivered(&mut cutting, &records, "cut").await;
+    delivered(&mut keeping, &records, "kept").await;
+    assert_eq!(ask(&server, ["XLEN", "kept"]).await?, json!(300));
+    let left = ask(&server, ["XLEN", "cut"]).await?.as_u64().unwrap();
+    assert!((50..100).contains(&left), "{left}");
+    Ok(())
+}
+
+/// A key that goes to two streams, one of which is none: what follows is not sent past what was refused.
+#[tokio::test]
+async fn a_redis_key_does_not_pass_its_refused_event_by_another_stream() -> Result<()> {
+    let server = Broker::private(Redis::new()).await?;
+    ask(&server, ["SET", "text", "no stream"]).await?;
+    let mut sink = RedisSink::open(RedisConfig::new(server.url())).await.unwrap();
+    let records = [event("a"), event("a"), event("b"), event("a")];
+    let batch: Vec<_> = records
+        .iter()
+        .zip(["good", "text", "good", "good"])
+        .map(|(record, destination)| postrider_relay::Message {
+            record,
+            id: postrider_relay::EventId::of(record),
+            destination: destination.to_owned(),
+            content_type: "application/json",
+            headers: vec![("ce-id".to_owned(), "7".to_owned())],
+            body: b"{}".to_vec(),
+        })
+        .collect();
+    let report = sink.deliver(&batch).await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    let [first, Outcome::Refused(refusal), other, last] = report.outcomes.as_slice() else {
+        panic!("{:?}", report.outcomes);
+    };
+    assert_eq!(refusal.kind, RefusalKind::Unroutable);
+    assert_eq!([first, other, last], [&Outcome::Delivered, &Outcome::Delivered, &Outcome::NotSent]);
+    assert_eq!(ids(&ask(&server, ["XRANGE", "good", "-", "+"]).await?)?, [records[0].id, records[2].id]);
+    let entry = ask(&server, ["XRANGE", "good", "-", "+", "COUNT", "1"]).await?;
+    let id = records[0].id.to_string();
+    let fields = json!([
+        "id",
+        id,
+        "type",
+        "order.paid",
+        "key",
+        "a",
+        "content-type",
+        "application/json",
+        "ce-id",
+        "7",
+        "data",
+        "{}"
+    ]);
+    assert_eq!(entry[0][1], fields);
+    Ok(())
+}
+
+/// A user who may not write to one stream may still write to others.
+#[tokio::test]
+async fn a_redis_stream_that_is_forbidden_concerns_its_events_alone() -> Result<()> {
+    let server = Broker::private(Redis::new()).await?;
+    ask(
+        &server,
+        ["ACL", "SETUSER", "shop", "on", ">pw", "~mine", "+xadd", "+multi", "+exec", "+client", "+hello"],
+    )
+    .await?;
+    let url = format!("redis://shop:pw@{}", server.address());
+    let mut sink =
+        RedisSink::open(RedisConfig { timeout: Span(Duration::from_secs(20)), ..RedisConfig::new(url) })
+            .await
+            .unwrap();
+    let report = deliver(&mut sink, &[event("a"), event("b")], "theirs").await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    for outcome in &report.outcomes {
+        assert!(
+            matches!(outcome, Outcome::Refused(refusal) if refusal.kind == RefusalKind::Rejected),
+            "{outcome:?}"
+        );
+    }
+    delivered(&mut sink, &[event("a")], "mine").await;
+    Ok(())
+}
