@@ -65,8 +65,14 @@ fn filter(level: &str) -> Result<EnvFilter, Failure> {
     match env::var(VARIABLE) {
         Ok(directives) => EnvFilter::try_new(directives)
             .map_err(|error| refused(error, &format!("the variable {VARIABLE}"))),
-        Err(_) => EnvFilter::try_new(level).map_err(|error| refused(error, "the log level")),
+        Err(_) => EnvFilter::try_new(hushed(level)).map_err(|error| refused(error, "the log level")),
     }
+}
+
+/// What a client library says about a connection, the sink says too, with a remedy; who wants it asks for it by name.
+fn hushed(level: &str) -> String {
+    let library = "async_nats";
+    if level.contains(library) { level.to_owned() } else { format!("{level},{library}=off") }
 }
 
 fn dispatch<W>(filter: EnvFilter, color: bool, writer: W) -> (Dispatch, Change)

@@ -13,6 +13,8 @@ mod lines;
 
 #[cfg(feature = "file")]
 pub mod file;
+#[cfg(feature = "nats")]
+pub mod nats;
 #[cfg(feature = "null")]
 pub mod null;
 #[cfg(feature = "redis")]
@@ -30,6 +32,9 @@ pub enum Target {
     /// Lines of JSON at the end of a file.
     #[cfg(feature = "file")]
     File(file::FileConfig),
+    /// Messages of a NATS `JetStream` stream.
+    #[cfg(feature = "nats")]
+    Nats(nats::NatsConfig),
     /// Builds every message and drops it: for measuring.
     #[cfg(feature = "null")]
     Null(null::NullConfig),
@@ -50,6 +55,8 @@ impl Target {
         match self {
             #[cfg(feature = "file")]
             Self::File(_) => "file",
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => "nats",
             #[cfg(feature = "null")]
             Self::Null(_) => "null",
             #[cfg(feature = "redis")]
@@ -63,6 +70,8 @@ impl Target {
     /// What in its settings can never work: the key, and why. The address is not repeated, it may hold a password.
     pub fn objections(&self) -> Vec<(&'static str, String)> {
         match self {
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.objections(),
             #[cfg(feature = "redis")]
             Self::Redis(config) => config.objections(),
             _ => Vec::new(),
@@ -74,6 +83,8 @@ impl Target {
         match self {
             #[cfg(feature = "file")]
             Self::File(config) => Ok(Box::new(file::FileSink::open(config.clone()).await?)),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => Ok(Box::new(nats::NatsSink::open(config.clone()).await?)),
             #[cfg(feature = "null")]
             Self::Null(_) => Ok(Box::new(null::Null)),
             #[cfg(feature = "redis")]
@@ -90,6 +101,8 @@ impl Target {
             #[cfg(feature = "file")]
             Self::File(_) => false,
             Self::Custom(_) => true,
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => true,
             #[cfg(feature = "redis")]
             Self::Redis(_) => true,
             // Drops whatever it is given, and so can measure a template too.
@@ -103,6 +116,8 @@ impl Target {
     /// The routing template it has by default; empty where a sink has no destinations.
     pub fn default_route(&self) -> &'static str {
         match self {
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => nats::ROUTE,
             #[cfg(feature = "redis")]
             Self::Redis(_) => redis::ROUTE,
             _ => "",
@@ -110,8 +125,15 @@ impl Target {
     }
 
     /// What it asks of a destination's name beyond what every name must be (not empty, no control characters, 255 bytes at most).
-    pub fn check_destination(&self, _name: &str) -> Result<(), String> {
-        Ok(())
+    pub fn check_destination(&self, name: &str) -> Result<(), String> {
+        match self {
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => nats::check_subject(name),
+            _ => {
+                let _ = name;
+                Ok(())
+            }
+        }
     }
 
     /// Whether one relay has to hold all lanes: two could not write to one file.
@@ -120,6 +142,8 @@ impl Target {
             Self::Custom(custom) => custom.is_exclusive(),
             #[cfg(feature = "file")]
             Self::File(_) => true,
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => false,
             #[cfg(feature = "null")]
             Self::Null(_) => false,
             #[cfg(feature = "redis")]

@@ -19,7 +19,7 @@ use super::shape::Shape;
 use super::tree::{Entry, Node, Place};
 
 /// Every kind there is, also those that this build was made without. A cargo feature has the same name.
-pub(crate) const KINDS: &[&str] = &["file", "null", "redis", "stdout"];
+pub(crate) const KINDS: &[&str] = &["file", "nats", "null", "redis", "stdout"];
 
 /// PostgreSQL cuts longer names off where they become identifiers.
 const LONGEST_NAME: usize = 63;
@@ -211,6 +211,8 @@ const PLACES: &[Form] = &[
     Form { word: "file", kind: "file", value: Spelling::Rest("path"), shown: "file:PATH" },
     Form { word: "redis", kind: "redis", value: Spelling::Whole("url"), shown: "redis://HOST:PORT" },
     Form { word: "rediss", kind: "redis", value: Spelling::Whole("url"), shown: "" },
+    Form { word: "nats", kind: "nats", value: Spelling::Whole("url"), shown: "nats://HOST:PORT" },
+    Form { word: "tls", kind: "nats", value: Spelling::Whole("url"), shown: "" },
     Form { word: "null", kind: "null", value: Spelling::None, shown: "null" },
 ];
 

@@ -299,7 +299,7 @@ fn no_text_makes_it_panic() {
 }
 
 /// What needs every kind of sink to be there.
-#[cfg(all(feature = "file", feature = "null", feature = "redis", feature = "stdout"))]
+#[cfg(all(feature = "file", feature = "nats", feature = "null", feature = "redis", feature = "stdout"))]
 mod documents {
     use super::*;
     use crate::config::document;

@@ -1,6 +1,8 @@
 //! From `emit` to a broker, and read back by a client that is none of ours.
 
-use postrider_testkit::{Broker, Redis};
+use std::process::Command;
+
+use postrider_testkit::{Broker, Nats, Redis};
 use serde_json::Value;
 
 use crate::support::{End, postrider, postrider_on};
@@ -48,12 +50,55 @@ async fn redis_gets_events_and_redis_cli_reads_them() {
     check(&bodies.collect::<Vec<_>>(), &ids);
 }
 
+/// What is in the stream: the id in the header, the subject, and the body of each message.
+const READ: &str = r#"
+import asyncio, json, nats, sys
+async def main():
+    client = await nats.connect(sys.argv[1])
+    stream = client.jetstream()
+    info = await stream.stream_info("events")
+    for seq in range(1, info.state.messages + 1):
+        message = await stream.get_msg("events", seq)
+        print(json.dumps([message.headers["Nats-Msg-Id"], message.subject, json.loads(message.data)]))
+    await client.close()
+asyncio.run(main())
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_gets_events_and_nats_py_reads_them() {
+    let (database, nats) = (installed().await, Broker::private(Nats::new()).await.unwrap());
+    let ids = emitted(&database).await;
+    // There is no stream yet, and `--to` makes none.
+    let to = ["run", "--once", "--patience", "1s", "--to", &nats.url(), "--start", "earliest"];
+    let end = on(&database, &to).expect(69);
+    assert!(end.stderr.contains("no stream `events`"), "{}", end.stderr);
+    let file = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    let sink = format!(
+        "sinks: {{ nats: {{ nats: {{ url: '{}', create: true }}, start: earliest }} }}\n",
+        nats.url()
+    );
+    std::fs::write(&file, sink).unwrap();
+    on(&database, &["run", "--once", "--config", &file.to_string_lossy()]).expect(0);
+    on(&database, &to).expect(0);
+    let _ = std::fs::remove_file(file);
+
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", READ, &nats.url()]).env("PYTHONPATH", postrider_testkit::cache().join("nats"));
+    let end = End::of(python.env("PYTHONDONTWRITEBYTECODE", "1")).expect(0);
+    let messages: Vec<Value> = end.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (message, event_type) in messages.iter().zip(TYPES) {
+        assert_eq!(message[0], message[2]["id"]);
+        assert_eq!(message[1], format!("events.{event_type}"));
+    }
+    check(&messages.iter().map(|message| message[2].clone()).collect::<Vec<_>>(), &ids);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_of_a_broker_is_in_no_output() {
     let database = installed().await;
     emit(&database, "order.paid", "7").await;
     for to in
-        ["redis://me:c4n4ry@127.0.0.1:1", "rediss://me:c4n4ry@127.0.0.1:1"]
+        ["redis://me:c4n4ry@127.0.0.1:1", "nats://me:c4n4ry@127.0.0.1:1", "rediss://me:c4n4ry@127.0.0.1:1"]
     {
         let once = ["run", "--once", "--patience", "1s", "--to", to, "--start", "earliest"];
         let end = End::of(postrider_on(&database.url(), &once).env("POSTRIDER_LOG", "trace")).expect(69);
@@ -63,9 +108,9 @@ async fn the_password_of_a_broker_is_in_no_output() {
             .expect(0);
         assert!(end.stdout.contains("127.0.0.1:1") && !end.stdout.contains("c4n4ry"), "{}", end.stdout);
     }
-    for to in ["redis:", "redis://", "redis:x"] {
+    for to in ["redis:", "redis://", "redis:x", "nats"] {
         let end = End::of(&mut postrider(&["config", "show", "--to", to])).expect(64);
-        assert!(end.stderr.contains("redis://HOST:PORT"), "{}", end.stderr);
+        assert!(end.stderr.contains("redis://HOST:PORT, nats://HOST:PORT"), "{}", end.stderr);
     }
     let end = End::of(&mut postrider(&[
         "config",

@@ -1,0 +1,187 @@
+//! Messages of a NATS `JetStream` stream.
+
+mod config;
+mod connection;
+mod error;
+mod subject;
+
+pub use config::NatsConfig;
+pub(super) use subject::check_subject;
+
+use std::collections::HashMap;
+use std::str::FromStr as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_nats::header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::{HeaderMap, HeaderName, HeaderValue};
+use futures_util::future::join_all;
+
+use crate::sink::{
+    BoxFuture, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable, UnavailableKind,
+};
+use connection::Connection;
+use error::{Meaning, meaning};
+
+/// Where events go by default: what a stream takes that was made with `create`, under its default name.
+pub(super) const ROUTE: &str = "events.{type}";
+
+/// Publishes each event and waits for the stream to confirm it.
+///
+/// Keys side by side, the events of one key one after the other: the server judges each message by itself, and would keep a later one
+/// of a key where it has refused an earlier one.
+pub struct NatsSink {
+    config: NatsConfig,
+    connection: Option<Connection>,
+}
+
+impl NatsSink {
+    /// Connects, and looks for the stream.
+    pub async fn open(config: NatsConfig) -> Result<Self, Unavailable> {
+        let connection = Connection::open(&config).await?;
+        Ok(Self { config, connection: Some(connection) })
+    }
+
+    async fn deliver_all(
+        &mut self,
+        batch: &[Message<'_>],
+        outcomes: &mut [Outcome],
+    ) -> Result<(), Unavailable> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(Connection::open(&self.config).await?),
+        };
+        if batch.iter().any(|message| !connection.takes(&message.destination)) {
+            // Perhaps it has learned of it since.
+            connection.look(&self.config).await?;
+        }
+        let is_over = AtomicBool::new(false);
+        let round = Round { config: &self.config, connection, batch, is_over };
+        let mut trouble = None;
+        for (settled, why) in join_all(chains(batch).into_iter().map(|chain| round.carry(chain))).await {
+            for (place, outcome) in settled {
+                outcomes[place] = outcome;
+            }
+            trouble = trouble.or(why);
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+}
+
+/// The places of a batch: those of one key together and in order, each without a key alone.
+fn chains(batch: &[Message<'_>]) -> Vec<Vec<usize>> {
+    let mut chains: Vec<Vec<usize>> = Vec::new();
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    for (place, message) in batch.iter().enumerate() {
+        let next = chains.len();
+        let chain = message.record.key.as_deref().map_or(next, |key| *known.entry(key).or_insert(next));
+        match chains.get_mut(chain) {
+            Some(chain) => chain.push(place),
+            None => chains.push(vec![place]),
+        }
+    }
+    chains
+}
+
+/// One delivery.
+struct Round<'a> {
+    config: &'a NatsConfig,
+    connection: &'a Connection,
+    batch: &'a [Message<'a>],
+    /// Something is wrong with the whole: nothing more is sent.
+    is_over: AtomicBool,
+}
+
+impl Round<'_> {
+    /// The events of one key, until one is refused or something is wrong with the whole.
+    async fn carry(&self, chain: Vec<usize>) -> (Vec<(usize, Outcome)>, Option<Unavailable>) {
+        let mut settled = Vec::with_capacity(chain.len());
+        for place in chain {
+            if self.is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            match self.publish(&self.batch[place]).await {
+                Ok(()) => settled.push((place, Outcome::Delivered)),
+                Err(Meaning::Refused(refusal)) => {
+                    settled.push((place, Outcome::Refused(refusal)));
+                    break;
+                }
+                Err(Meaning::Unavailable(why)) => {
+                    self.is_over.store(true, Ordering::Relaxed);
+                    return (settled, Some(why));
+                }
+            }
+        }
+        (settled, None)
+    }
+
+    async fn publish(&self, message: &Message<'_>) -> Result<(), Meaning> {
+        let subject = message.destination.as_str();
+        if !self.connection.takes(subject) {
+            let (stream, subjects) = (&self.config.stream, self.connection.subjects());
+            return Err(Meaning::Refused(Refusal {
+                kind: RefusalKind::Unroutable,
+                reason: format!(
+                    "the stream `{stream}` does not take {subject:?}; its subjects are {subjects}"
+                ),
+            }));
+        }
+        let headers = headers(message, &self.config.stream)
+            .map_err(|reason| Meaning::Refused(Refusal { kind: RefusalKind::Rejected, reason }))?;
+        let published = PublishMessage::build().payload(message.body.clone().into()).headers(headers);
+        let confirmed = async {
+            let confirmation = self.connection.context.send_publish(subject.to_owned(), published).await?;
+            confirmation.await
+        };
+        tokio::select! {
+            biased;
+            confirmed = confirmed => match confirmed {
+                Ok(_) => Ok(()),
+                Err(error) => Err(meaning(error, subject)),
+            },
+            () = self.connection.lost() => Err(Meaning::Unavailable(Unavailable::new(
+                UnavailableKind::Connection,
+                "the connection to NATS was lost before it confirmed",
+            ))),
+        }
+    }
+}
+
+/// The id by which the stream knows an event again, the stream that is meant, and what the envelope wants.
+fn headers(message: &Message<'_>, stream: &str) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    let id = value("id", &message.id.to_string())?;
+    headers.insert(NATS_MESSAGE_ID, id);
+    headers.insert(NATS_EXPECTED_STREAM, value("stream", stream)?);
+    headers.insert("Content-Type", message.content_type);
+    for (name, text) in &message.headers {
+        let name_of =
+            HeaderName::from_str(name).map_err(|_| format!("{name:?} is no name of a header in NATS"))?;
+        headers.insert(name_of, value(name, text)?);
+    }
+    Ok(headers)
+}
+
+/// The library panics where a value has a line break.
+fn value(name: &str, text: &str) -> Result<HeaderValue, String> {
+    HeaderValue::from_str(text)
+        .map_err(|_| format!("its {name} cannot be a header in NATS: it has a line break in it"))
+}
+
+impl Sink for NatsSink {
+    fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
+        Box::pin(async move {
+            let mut outcomes = vec![Outcome::NotSent; batch.len()];
+            let unavailable = self.deliver_all(batch, &mut outcomes).await.err();
+            if unavailable.is_some() {
+                self.connection = None;
+            }
+            Report { outcomes, unavailable }
+        })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
+        // Nothing is in flight between two batches. The client ends with its last handle.
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,222 @@
+//! The sink `nats`, against NATS with `JetStream`.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::{self, stream};
+use postrider_relay::sink::BoxFuture;
+use postrider_relay::sinks::nats::{NatsConfig, NatsSink};
+use postrider_relay::units::Span;
+use postrider_relay::{Outcome, RefusalKind, Sink, Unavailable, UnavailableKind};
+use postrider_testkit::conformance::{Control, Door, Subject, WRONG_PASSWORD, Way, examine};
+use postrider_testkit::{Authority, Broker, Direction, Nats, Proxy};
+use uuid::Uuid;
+
+use super::{deliver, delivered, event, kills};
+
+const LARGEST: usize = 1 << 20;
+
+struct Tested {
+    server: Broker<Nats>,
+    /// TLS is for a whole server, or not at all.
+    over_tls: Broker<Nats>,
+    right: Authority,
+    wrong: Authority,
+}
+
+impl Tested {
+    async fn new() -> Result<Self> {
+        let (right, wrong) = (Authority::new()?, Authority::new()?);
+        let server = Broker::private(
+            Nats::new()
+                .set("authorization", r#"{ user: shop, password: "p@ss" }"#)
+                .set("max_payload", LARGEST),
+        )
+        .await?;
+        let over_tls = Broker::private(Nats::new().with_tls(&right.issue("IP:127.0.0.1", 10)?)).await?;
+        Ok(Self { server, over_tls, right, wrong })
+    }
+
+    fn config(&self, way: &Way) -> NatsConfig {
+        let port = way.port;
+        let (url, ca) = match way.door {
+            Door::Plain => (format!("nats://shop:p%40ss@127.0.0.1:{port}"), None),
+            Door::WrongPassword => (format!("nats://shop:{WRONG_PASSWORD}@127.0.0.1:{port}"), None),
+            Door::Tls => (format!("tls://127.0.0.1:{port}"), Some(self.right.certificate())),
+            Door::WrongAuthority => (format!("tls://127.0.0.1:{port}"), Some(self.wrong.certificate())),
+        };
+        NatsConfig { ca, create: true, timeout: Span(way.patience), ..NatsConfig::new(url) }
+    }
+}
+
+/// What the stream `events` has, by a client that knows nothing of the sink.
+async fn stored(url: &str) -> Result<Vec<Uuid>> {
+    let context = jetstream::new(
+        async_nats::ConnectOptions::new()
+            .user_and_password("shop".into(), "p@ss".into())
+            .connect(url)
+            .await?,
+    );
+    let stream = context.get_stream("events").await?;
+    let count = usize::try_from(stream.cached_info().state.messages)?;
+    let config = pull::Config {
+        deliver_policy: DeliverPolicy::All,
+        ack_policy: AckPolicy::None,
+        ..pull::Config::default()
+    };
+    let consumer = stream.create_consumer(config).await?;
+    let mut ids = Vec::with_capacity(count);
+    while ids.len() < count {
+        let mut messages = consumer.fetch().max_messages(count - ids.len()).messages().await?;
+        while let Some(message) = futures_util::StreamExt::next(&mut messages).await {
+            let message = message.map_err(anyhow::Error::from_boxed)?;
+            let headers = message.headers.as_ref().context("a message without headers")?;
+            ids.push(headers.get("Nats-Msg-Id").context("a message without an id")?.as_str().parse()?);
+        }
+    }
+    Ok(ids)
+}
+
+impl Subject for Tested {
+    fn open<'a>(&'a self, way: &'a Way) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
+        Box::pin(async move {
+            let sink: Box<dyn Sink> = Box::new(NatsSink::open(self.config(way)).await?);
+            Ok(sink)
+        })
+    }
+
+    fn upstream(&self, door: Door) -> Option<String> {
+        match door {
+            Door::Plain | Door::WrongPassword => Some(self.server.address()),
+            Door::Tls | Door::WrongAuthority => Some(self.over_tls.address()),
+        }
+    }
+
+    fn destination(&self) -> String {
+        "events.conformance.tested".to_owned()
+    }
+
+    fn stored(&self) -> BoxFuture<'_, Result<Vec<Uuid>>> {
+        Box::pin(async { stored(&self.server.url()).await })
+    }
+
+    fn server(&self, what: Control) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match what {
+                Control::Freeze => self.server.freeze(),
+                Control::Thaw => self.server.thaw(),
+                Control::Kill => self.server.crash().await,
+                Control::Start => self.server.start().await,
+            }
+        })
+    }
+
+    fn oversize(&self) -> usize {
+        LARGEST + 1
+    }
+
+    fn unroutable(&self) -> String {
+        "elsewhere.tested".to_owned()
+    }
+
+    /// By `Nats-Msg-Id`, for two minutes.
+    fn never_repeats(&self) -> bool {
+        true
+    }
+
+    fn kills(&self) -> usize {
+        kills()
+    }
+}
+
+#[tokio::test]
+async fn nats_keeps_the_contract() -> Result<()> {
+    examine(&Tested::new().await?).await.assert_passed();
+    Ok(())
+}
+
+/// No stream: nothing is published, not even to those who listen without one.
+#[tokio::test]
+async fn fault_86_nats_without_a_stream_gets_nothing() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let client = async_nats::connect(server.url()).await?;
+    let mut overheard = client.subscribe("events.>").await?;
+    client.flush().await?;
+    let config = NatsConfig::new(server.url());
+    let why = NatsSink::open(config.clone()).await.err().context("it was opened")?;
+    assert_eq!(why.kind, UnavailableKind::Missing);
+    assert!(why.source.to_string().contains("no stream `events`"), "{}", why.source);
+
+    // One that is there, and takes other subjects.
+    let context = jetstream::new(client.clone());
+    let subjects = vec!["events.other".to_owned()];
+    let mut made = stream::Config { name: "events".to_owned(), subjects, ..stream::Config::default() };
+    context.create_stream(made.clone()).await?;
+    let mut sink = NatsSink::open(config).await.unwrap();
+    let records = [event("a"), event("b")];
+    let report = deliver(&mut sink, &records, "events.order.paid").await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    for outcome in &report.outcomes {
+        assert!(
+            matches!(outcome, Outcome::Refused(refusal) if refusal.kind == RefusalKind::Unroutable),
+            "{outcome:?}"
+        );
+    }
+    // Whoever mends it need not start anything again.
+    made.subjects.push("events.order.>".to_owned());
+    context.update_stream(made).await?;
+    delivered(&mut sink, &records, "events.order.paid").await;
+    let first = futures_util::StreamExt::next(&mut overheard).await.context("nothing was published")?;
+    let id = first.headers.and_then(|headers| Some(headers.get("Nats-Msg-Id")?.as_str().to_owned()));
+    assert!(records.iter().any(|record| Some(record.id.to_string()) == id), "{id:?}");
+    let other = futures_util::StreamExt::next(&mut overheard).await.context("one was published")?;
+    assert_eq!(other.subject.as_str(), "events.order.paid");
+    client.flush().await?;
+    let more =
+        tokio::time::timeout(Duration::from_millis(50), futures_util::StreamExt::next(&mut overheard)).await;
+    assert!(more.is_err(), "the refused ones were published too");
+    Ok(())
+}
+
+/// What was stored, and whose confirmation was lost, is known again.
+#[tokio::test]
+async fn fault_87_nats_knows_an_event_again_whose_confirmation_was_lost() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let proxy = Proxy::start(server.address()).await?;
+    let config = NatsConfig {
+        create: true,
+        timeout: Span(Duration::from_millis(700)),
+        ..NatsConfig::new(format!("nats://127.0.0.1:{}", proxy.port()))
+    };
+    let mut sink = NatsSink::open(NatsConfig { timeout: Span(Duration::from_secs(20)), ..config.clone() })
+        .await
+        .unwrap();
+    delivered(&mut sink, &[event("a")], "events.order.paid").await;
+    let mut sink = loop {
+        // On a busy machine it may take more than one attempt.
+        if let Ok(sink) = NatsSink::open(config.clone()).await {
+            break sink;
+        }
+    };
+    let records = [event("a"), event("b"), event("c")];
+    proxy.drop_direction(Direction::ToClient);
+    let report = deliver(&mut sink, &records, "events.order.paid").await;
+    assert_eq!(report.outcomes, vec![Outcome::NotSent; 3]);
+    proxy.heal();
+    let context = jetstream::new(async_nats::connect(server.url()).await?);
+    let count = async || anyhow::Ok(context.get_stream("events").await?.cached_info().state.messages);
+    // They are there, or on their way there, and nobody was told.
+    while count().await? < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    loop {
+        let report = deliver(&mut sink, &records, "events.order.paid").await;
+        if report.unavailable.is_none() {
+            assert_eq!(report.outcomes, vec![Outcome::Delivered; 3]);
+            break;
+        }
+    }
+    assert_eq!(count().await?, 4, "none is there twice");
+    Ok(())
+}
