@@ -143,16 +143,20 @@ mod tests {
     #[tokio::test]
     async fn the_watchdog_is_fed_only_while_alive() {
         let (systemd, supervisor) = pair("watchdog");
-        let (alive, asked_dead) = (AtomicBool::new(true), tokio::sync::Notify::new());
+        let (alive, fed) = (AtomicBool::new(true), tokio::sync::Notify::new());
+        let asked_dead = tokio::sync::Notify::new();
         let is_alive = || {
             let alive = alive.load(Ordering::Relaxed);
-            if !alive {
-                asked_dead.notify_one();
+            if alive {
+                fed.notify_one()
+            } else {
+                asked_dead.notify_one()
             }
             alive
         };
         let looking = async {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            // Both run on one thread: who was asked has been fed by the time this goes on.
+            fed.notified().await;
             assert_eq!(heard(&systemd), "WATCHDOG=1");
             alive.store(false, Ordering::Relaxed);
             // One that was on its way may still come before the first question that is answered with no.
