@@ -15,23 +15,48 @@ create table if not exists postrider.capture_failures (
 );
 
 -- Rows that were deleted in a transaction, for the triggers of their children: when a deletion cascades the parent is gone before
--- any trigger of a child runs. Swept by the relay; no reader outside the transaction has a use for them.
+-- any trigger of a child runs. By each column that children know it by; without one, a partition that goes with its table. Swept by
+-- the relay; no reader outside the transaction has a use for them.
 create table if not exists postrider.departed (
     xid      xid8 not null default pg_current_xact_id(),
     relation oid  not null,
+    field    text not null,
     key      text not null,
     departed json not null,
-    primary key (xid, relation, key)
+    primary key (xid, relation, field, key)
 );
 
--- The parent of children that are captured: remembers a row that goes.
+-- The parent of children that are captured: remembers a row that goes, by the columns that are its arguments.
 create or replace function postrider.remember_departed() returns trigger
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    insert into postrider.departed (relation, key, departed)
-    values (tg_relid, to_jsonb(old) ->> tg_argv[0], to_json(old))
+    insert into postrider.departed (relation, field, key, departed)
+    select coalesce(pg_partition_root(tg_relid), tg_relid), f.field, to_jsonb(old) ->> f.field, to_json(old)
+    from unnest(tg_argv) f (field)
+    where to_jsonb(old) ->> f.field is not null
     on conflict do nothing;
     return null;
+end
+$$;
+
+-- Whether a TRUNCATE means this table of a tree, and not one above it: then its trigger fires behind that one's, which has left a
+-- mark. With the file that the table was in, which is another after a TRUNCATE: a mark that is left over counts for nothing.
+create or replace function postrider.is_truncated_alone(truncated oid, root oid) returns boolean
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    -- Detached since.
+    if not exists (select from pg_partition_ancestors(truncated) a where a.relid = root) then
+        return false;
+    end if;
+    delete from postrider.departed d
+    where d.xid = pg_current_xact_id() and d.relation = truncated and d.field = '' and d.key = coalesce(pg_relation_filenode(truncated), 0)::text;
+    if found then
+        return false;
+    end if;
+    insert into postrider.departed (relation, field, key, departed)
+    select t.relid, '', coalesce(pg_relation_filenode(t.relid), 0)::text, 'null' from pg_partition_tree(truncated) t where t.level > 0
+    on conflict do nothing;
+    return true;
 end
 $$;
 

@@ -1,32 +1,20 @@
 //! Brings what is installed to what is declared.
 
-use std::time::Duration;
-
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::declaration::Table;
+use super::difference::{Difference, Plan, State};
 use super::failure::{Error, Result};
-use super::plan::{Difference, Plan, State, as_triggers_see, within};
+use super::lock::Patience;
+use super::plan::{as_triggers_see, within};
 use super::recapture;
 
-/// How long a lock on a user's table is waited for before everybody else goes first.
-const LOCK_TIMEOUT: &str = "500ms";
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(250);
-
-/// Brings every declared table to where it should be, in one transaction; orphans only with `remove_orphans`. True if something was done.
-///
-/// A lock that is queued holds up everybody behind it, so it is asked for with a short patience, again and again.
+/// Brings every declared table to where it should be, in one transaction; orphans only with `remove_orphans`. What there was to do.
 pub async fn apply(connection: &mut PgConnection, tables: &[Table], remove_orphans: bool) -> Result<Plan> {
-    let mut attempt = 1;
+    let mut patience = Patience::default();
     loop {
         match attempted(connection, tables, remove_orphans).await {
-            Err(Error::Database(sqlx::Error::Database(error)))
-                if error.code().as_deref() == Some("55P03") && attempt < TRIES =>
-            {
-                attempt += 1;
-                tokio::time::sleep(PAUSE).await;
-            }
+            Err(Error::Database(error)) if patience.is_left(&error).await => {}
             done => return done,
         }
     }
@@ -34,14 +22,22 @@ pub async fn apply(connection: &mut PgConnection, tables: &[Table], remove_orpha
 
 async fn attempted(connection: &mut PgConnection, tables: &[Table], remove_orphans: bool) -> Result<Plan> {
     let mut transaction = connection.begin().await?;
-    sqlx::query("select set_config('lock_timeout', $1, true)")
-        .bind(LOCK_TIMEOUT)
-        .execute(&mut *transaction)
-        .await?;
-    as_triggers_see(&mut transaction).await?;
-    let plan = within(&mut transaction, tables).await?;
-    if !remove_orphans && let Some((table, partition)) = &plan.twice {
-        return Err(Error::Overlap { table: table.clone(), partition: partition.clone() });
+    let plan = apply_within(&mut transaction, tables, remove_orphans).await?;
+    transaction.commit().await?;
+    Ok(plan)
+}
+
+/// The same in the caller's transaction, which sees names as triggers do from then on.
+pub(crate) async fn apply_within(
+    transaction: &mut PgConnection,
+    tables: &[Table],
+    remove_orphans: bool,
+) -> Result<Plan> {
+    Patience::set(transaction).await?;
+    as_triggers_see(transaction).await?;
+    let (plan, twice) = within(transaction, tables).await?;
+    if !remove_orphans && let Some((table, partition)) = twice {
+        return Err(Error::Overlap { table, partition });
     }
     // Orphans first: one on a partition is in the way of the trigger that its table is to get.
     let (orphans, declared): (Vec<&Difference>, Vec<&Difference>) =
@@ -53,8 +49,7 @@ async fn attempted(connection: &mut PgConnection, tables: &[Table], remove_orpha
     // The tables whose triggers were made anew are locked against writers until the commit: what is kept of them comes before
     // everything that follows.
     for table in tables {
-        recapture::within(&mut transaction, table).await?;
+        recapture::within(transaction, table).await?;
     }
-    transaction.commit().await?;
     Ok(plan)
 }

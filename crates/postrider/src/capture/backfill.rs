@@ -7,9 +7,10 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::declaration::Table;
+use super::difference::State;
 use super::failure::{Error, Result};
 use super::generate;
-use super::plan::{State, dollar_quoted, plan};
+use super::plan::{dollar_quoted, plan};
 use super::shape::{Column, Shape};
 
 /// A walk over the rows of a table.

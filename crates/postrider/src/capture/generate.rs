@@ -5,10 +5,10 @@
 
 use std::fmt::Write as _;
 
-use super::declaration::{OnFailure, Table, Truncate};
+use super::declaration::{OnFailure, Table};
 use super::failure::{Error, Result};
-use super::json;
 use super::shape::{Column, Shape};
+use super::{json, truncate};
 
 /// The name of our triggers. First in the alphabet, because triggers fire by name: before one that changes the row again, whose
 /// event must come second, and before the cascades of foreign keys.
@@ -83,14 +83,7 @@ impl<'a> Generator<'a> {
         )?;
         self.variables(out)?;
         out.push_str("begin\n");
-        if self.table.truncate == Truncate::Refuse {
-            write!(
-                out,
-                "    if tg_op = 'TRUNCATE' then\n        raise exception using errcode = '55000',\n            \
-                 message = 'postrider: ' || tg_relid::regclass || ' is captured and cannot be truncated',\n            \
-                 hint = 'DELETE says which rows go; or declare truncate: event for it.';\n    end if;\n"
-            )?;
-        }
+        out.push_str(&truncate::first(self.table, self.shape, self.handled));
         for (name, wanted) in self.settings() {
             writeln!(
                 out,
@@ -150,8 +143,8 @@ impl<'a> Generator<'a> {
         for (name, _) in self.settings() {
             writeln!(out, "    was_{name} constant text := current_setting('{name}');")?;
         }
-        if let Some(parent) = &self.table.parent {
-            writeln!(out, "    parent {0};\n    parent_key {0}.{1}%type;", parent.table, parent.column)?;
+        if let Some(parent) = &self.shape.parent {
+            writeln!(out, "    parent {0};\n    parent_key {0}.{1}%type;", parent.name, parent.ident)?;
         }
         Ok(())
     }
@@ -260,15 +253,16 @@ impl<'a> Generator<'a> {
             }
         }
         out.push_str("            begin\n");
-        if let Some(parent) = &table.parent {
+        if let (Some(declared), Some(parent)) = (&table.parent, &self.shape.parent) {
             // By way of a variable: inside the query a column of the parent would come before one of the row.
             writeln!(
                 out,
-                "                capture.parent_key := ({2}\n);\n                select p.* into parent from {0} p where p.{1} = capture.parent_key;\n                if not found then\n                    select (json_populate_record(null::{0}, d.departed)).* into parent from postrider.departed d\n                    where d.xid = pg_current_xact_id() and d.relation = {3}::regclass and d.key = capture.parent_key::text;\n                end if;",
-                parent.table,
-                parent.column,
-                parent.on,
-                literal(&parent.table)
+                "                capture.parent_key := ({2}\n);\n                select p.* into parent from {0} p where p.{1} = capture.parent_key;\n                if not found then\n                    select (json_populate_record(null::{0}, d.departed)).* into parent from postrider.departed d\n                    where d.xid = pg_current_xact_id() and d.relation = coalesce(pg_partition_root({3}::regclass), {3}::regclass)\n                      and d.field = {4} and d.key = capture.parent_key::text;\n                end if;",
+                parent.name,
+                parent.ident,
+                declared.on,
+                literal(&parent.name),
+                literal(&parent.column)
             )?;
         }
         let kind = table.r#type.as_ref().map_or_else(|| literal(&table.entity), |kind| format!("({kind}\n)"));
@@ -341,20 +335,7 @@ impl<'a> Generator<'a> {
 
     fn append(&self, out: &mut String, record: bool) -> std::fmt::Result {
         let entity = literal(&self.table.entity);
-        out.push_str("    if tg_op = 'TRUNCATE' then\n");
-        if self.handled {
-            // It must not overtake the writes before it that still wait.
-            writeln!(
-                out,
-                "        if postrider.has_failures(tg_relid) then\n            perform postrider.record_failure(tg_relid, tg_op, null, null, {}, '55000', 'writes before it wait to be recorded');\n            return null;\n        end if;",
-                self.context()
-            )?;
-        }
-        writeln!(
-            out,
-            "        verbs := array['truncated'];\n        kind := {entity};\n        data := null;"
-        )?;
-        out.push_str("    end if;\n");
+        out.push_str(&truncate::event(self.table, self.shape, self.handled, &self.context()));
         out.push_str("    if verbs is not null then\n");
         if record {
             out.push_str("    begin\n");

@@ -1,8 +1,13 @@
-//! Partitions that come and go with their rows, of which no trigger hears.
+//! Partitions: those that come and go with their rows, of which no trigger hears, and the TRUNCATE of a single one, of which no
+//! trigger of its table does.
 
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
+use super::declaration::{Replicated, Table};
 use super::failure::Result;
+use super::generate::literal;
+use super::plan::{Found, TRUNCATE, dollar_quoted, enabling, function_name};
+use super::roles::relay_roles;
 use super::shape::Shape;
 
 /// A partition that was attached since the trigger was installed brought rows without events, one that went took rows. One that was
@@ -34,7 +39,7 @@ pub(super) async fn learn(connection: &mut PgConnection, shape: &Shape) -> Resul
 }
 
 /// One of `tables` that has one of `others` among its partitions, and that partition.
-pub(super) async fn overlap(
+pub(crate) async fn overlap(
     connection: &mut PgConnection,
     tables: &[i64],
     others: &[i64],
@@ -50,4 +55,169 @@ pub(super) async fn overlap(
     .bind(others)
     .fetch_optional(connection)
     .await?)
+}
+
+/// Executes statements for each partition, given as arguments of `format`; the partition is `part`.
+pub(crate) fn on_partitions(name: &str, statements: &[String]) -> String {
+    on_some(name, "true", statements)
+}
+
+/// The same, of those that can be truncated on every version: not for foreign tables.
+fn on_own(name: &str, statements: &[String]) -> String {
+    on_some(name, "c.relkind <> 'f'", statements)
+}
+
+fn on_some(name: &str, which: &str, statements: &[String]) -> String {
+    let executed: Vec<String> =
+        statements.iter().map(|statement| format!("        execute format({statement});\n")).collect();
+    let body = format!(
+        "\ndeclare\n    part regclass;\nbegin\n    for part in\n        select t.relid from pg_partition_tree({}) t join pg_class c on c.oid = t.relid where t.level > 0 and {which}\n    loop\n{}    end loop;\nend\n",
+        literal(name),
+        executed.concat()
+    );
+    format!("do {}", dollar_quoted(&body))
+}
+
+/// The function that puts the trigger for TRUNCATE on partitions that are new: row triggers come to them by themselves, this one does
+/// not. Relays call it, with the rights of whoever owns the table. One that has lost it is left alone: that is an alarm.
+pub(super) struct Watch {
+    signature: String,
+    body: String,
+    is_there: bool,
+    /// Partitions without the trigger.
+    pub(super) unwatched: Vec<String>,
+}
+
+impl Watch {
+    pub(super) async fn of(
+        connection: &mut PgConnection,
+        shape: &Shape,
+        function: &str,
+        replicated: Replicated,
+        found: &[Found],
+    ) -> Result<Self> {
+        let signature = format!("{}()", function_name(connection, shape.oid, "watch").await?);
+        let body = body(&shape.name, function, replicated);
+        let there: Option<String> =
+            sqlx::query_scalar("select prosrc from pg_proc where oid = to_regprocedure($1)")
+                .bind(&signature)
+                .fetch_optional(&mut *connection)
+                .await?;
+        let partitions: Vec<(i64, String)> = sqlx::query_as(
+            "select c.oid::bigint, c.oid::regclass::text from pg_partition_tree($1::bigint::oid::regclass) t join pg_class c on c.oid = t.relid
+             where t.level > 0 and c.relkind <> 'f' order by 2",
+        )
+        .bind(shape.oid)
+        .fetch_all(&mut *connection)
+        .await?;
+        let is_watched = |oid: i64| found.iter().any(|found| found.relation == oid && found.name == TRUNCATE);
+        let unwatched =
+            partitions.into_iter().filter(|(oid, _)| !is_watched(*oid)).map(|(_, name)| name).collect();
+        Ok(Self { is_there: there.as_deref() == Some(body.as_str()), signature, body, unwatched })
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.is_there && self.unwatched.is_empty()
+    }
+
+    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
+        self.unwatched.iter().map(|partition| {
+            format!("the partition {partition} has no trigger for TRUNCATE: of one of it alone no event would tell")
+        })
+    }
+
+    /// What brings it and the triggers to where they should be.
+    pub(super) async fn statements(
+        &self,
+        connection: &mut PgConnection,
+        name: &str,
+        function: &str,
+        replicated: Replicated,
+    ) -> Result<Vec<String>> {
+        let Self { signature, body, .. } = self;
+        let [create, enable] = triggered(function, replicated);
+        let dropped = format!("'drop trigger if exists \"{TRUNCATE}\" on %s', part");
+        let mut statements = vec![
+            on_own(name, &[dropped, create, enable]),
+            format!(
+                "create or replace function {signature} returns void\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '500ms'\nas {}",
+                dollar_quoted(body)
+            ),
+            format!("revoke all on function {signature} from public"),
+        ];
+        for role in relay_roles(connection).await? {
+            statements.push(format!("grant execute on function {signature} to {}", role.ident));
+        }
+        Ok(statements)
+    }
+
+    pub(super) fn reverse(&self) -> String {
+        format!("drop function if exists {}", self.signature)
+    }
+}
+
+/// Makes the trigger of a partition and switches it on: arguments of `format`.
+fn triggered(function: &str, replicated: Replicated) -> [String; 2] {
+    [
+        format!(
+            "'create trigger \"{TRUNCATE}\" before truncate on %s for each statement execute function %s()', part, {}",
+            literal(function)
+        ),
+        format!("'alter table %s {} trigger \"{TRUNCATE}\"', part", enabling(replicated)),
+    ]
+}
+
+fn body(name: &str, function: &str, replicated: Replicated) -> String {
+    let name = literal(name);
+    let [create, enable] = triggered(function, replicated);
+    format!(
+        "
+declare
+    part regclass;
+begin
+    for part in
+        select t.relid from pg_partition_tree({name}) t join pg_class c on c.oid = t.relid
+        where t.level > 0 and c.relkind <> 'f'
+          and not exists (select from postrider.partitions p where p.parent = {name} and p.partition = t.relid::text)
+          and not exists (select from pg_trigger g where g.tgrelid = t.relid and g.tgname = '{TRUNCATE}')
+    loop
+        execute format({create});
+        execute format({enable});
+    end loop;
+end
+"
+    )
+}
+
+/// Takes the trigger for TRUNCATE from every partition.
+pub(super) fn unwatch(name: &str) -> String {
+    on_own(name, &[format!("'drop trigger if exists \"{TRUNCATE}\" on %s', part")])
+}
+
+/// Puts it on partitions that have come. What cannot be done, because somebody holds a lock or a right is missing, is found out
+/// by whoever looks next.
+pub(super) async fn watch(connection: &mut PgConnection, table: &Table) -> Result<()> {
+    let Ok(shape) = Shape::of(connection, table).await else { return Ok(()) };
+    if !shape.partitioned {
+        return Ok(());
+    }
+    let signature = format!("{}()", function_name(connection, shape.oid, "watch").await?);
+    let may: Option<bool> =
+        sqlx::query_scalar("select has_function_privilege(to_regprocedure($1)::oid, 'execute')")
+            .bind(&signature)
+            .fetch_one(&mut *connection)
+            .await?;
+    if may != Some(true) {
+        return Ok(());
+    }
+    let mut savepoint = connection.begin().await?;
+    let called = format!("select {signature}");
+    match sqlx::raw_sql(AssertSqlSafe(called)).execute(&mut *savepoint).await {
+        Ok(_) => savepoint.commit().await?,
+        Err(error) => {
+            tracing::debug!(table = table.name, %error, "a new partition could not get its trigger");
+            savepoint.rollback().await?;
+        }
+    }
+    Ok(())
 }

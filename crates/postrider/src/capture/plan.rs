@@ -5,76 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use sqlx::{Connection, PgConnection, Row};
 
 use super::declaration::{Replicated, Table};
+use super::difference::{Difference, Plan, State};
+use super::expressions;
 use super::failure::{Error, Result};
 use super::generate::{self, TRIGGER, literal};
-use super::shape::Shape;
-use super::{expressions, partitions};
+use super::partitions::{self, Watch, on_partitions};
+use super::shape::{ParentShape, Shape};
 
 /// On every captured table, for each row.
 const ROWS: &str = TRIGGER;
 /// On every captured table, for a TRUNCATE.
-const TRUNCATE: &str = "00_postrider_truncate";
+pub(super) const TRUNCATE: &str = "00_postrider_truncate";
 /// On the parents of captured tables.
 const DEPARTED: &str = "00_postrider_departed";
-
-/// How a table's triggers stand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// There is none.
-    Missing,
-    /// As declared.
-    Installed,
-    /// Of another declaration, or of columns that have changed since.
-    Outdated,
-    /// Switched off, or only on in ordinary sessions.
-    Disabled,
-    /// On a table that is not declared.
-    Orphaned,
-}
-
-impl State {
-    /// In a word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Installed => "installed",
-            Self::Outdated => "outdated",
-            Self::Disabled => "disabled",
-            Self::Orphaned => "orphaned",
-        }
-    }
-}
-
-/// One table of a plan.
-#[derive(Debug, Clone)]
-pub struct Difference {
-    /// The table, quoted, with its schema.
-    pub table: String,
-    /// How its triggers stand.
-    pub state: State,
-    /// What brings them to where they should be.
-    pub statements: Vec<String>,
-    /// What takes that back.
-    pub reverse: Vec<String>,
-    /// What a person must know besides.
-    pub notes: Vec<String>,
-}
-
-/// What is installed against what is declared.
-#[derive(Debug, Clone, Default)]
-pub struct Plan {
-    /// Declared tables and their parents, then orphans.
-    pub tables: Vec<Difference>,
-    /// A declared table with a partition that has an orphaned trigger: together they would fire twice for one row.
-    pub(super) twice: Option<(String, String)>,
-}
-
-impl Plan {
-    /// Whether there is nothing to do.
-    pub fn is_done(&self) -> bool {
-        self.tables.iter().all(|table| table.state == State::Installed)
-    }
-}
 
 /// A trigger of ours, as it stands.
 pub(super) struct Found {
@@ -106,7 +49,7 @@ impl Found {
 pub async fn plan(connection: &mut PgConnection, tables: &[Table]) -> Result<Plan> {
     let mut transaction = connection.begin().await?;
     as_triggers_see(&mut transaction).await?;
-    let plan = within(&mut transaction, tables).await?;
+    let (plan, _) = within(&mut transaction, tables).await?;
     transaction.rollback().await?;
     Ok(plan)
 }
@@ -118,11 +61,14 @@ pub(super) async fn as_triggers_see(connection: &mut PgConnection) -> Result<()>
     Ok(())
 }
 
+/// A declared table, and a partition of it that has an orphaned trigger: together they would fire twice for one row.
+pub(super) type Twice = Option<(String, String)>;
+
 /// As [`plan`], in the caller's transaction, which sees names as triggers do.
-pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> Result<Plan> {
+pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> Result<(Plan, Twice)> {
     let found = installed(connection).await?;
     let mut seen: BTreeMap<i64, &Table> = BTreeMap::new();
-    let mut parents: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut parents = Parents::default();
     let mut plan = Plan::default();
     let mut wanted: Vec<(i64, &str)> = Vec::new();
     for table in tables {
@@ -133,29 +79,61 @@ pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> R
         expressions::check(connection, table, &shape).await?;
         let body = generate::function(table, &shape)?;
         wanted.extend([(shape.oid, ROWS), (shape.oid, TRUNCATE)]);
+        // Those of its partitions that were detached go with its own.
+        wanted.extend(strays(&shape, &found).map(|stray| (stray.relation, TRUNCATE)));
         plan.tables.push(captured(connection, &shape, &body, table.replicated, &found).await?);
-        if let Some(parent) = &table.parent {
-            parents.insert((parent.table.clone(), parent.column.clone()));
-        }
+        parents.add(&shape);
     }
-    for (parent, column) in &parents {
-        let shape = Shape::of(connection, &Table::new(parent.clone(), "parent")).await?;
-        wanted.push((shape.oid, DEPARTED));
-        plan.tables.push(departing(&shape, column, &found));
+    for (parent, columns) in parents.0.values() {
+        wanted.push((parent.oid, DEPARTED));
+        plan.tables.push(departing(parent, columns, &found));
     }
     let captured: Vec<i64> = seen.keys().copied().collect();
     if let Some((table, partition)) = partitions::overlap(connection, &captured, &captured).await? {
         return Err(Error::Overlap { table, partition });
     }
     let mut orphans = Vec::new();
-    for found in found.iter().filter(|found| !found.inherited) {
-        if !wanted.contains(&(found.relation, found.name.as_str())) {
-            orphans.push(found.relation);
-            plan.tables.push(orphan(found));
+    for one in found.iter().filter(|found| !found.inherited) {
+        if !wanted.contains(&(one.relation, one.name.as_str())) {
+            orphans.push(one.relation);
+            plan.tables.push(orphan(one, &found));
         }
     }
-    plan.twice = partitions::overlap(connection, &captured, &orphans).await?;
-    Ok(plan)
+    let twice = partitions::overlap(connection, &captured, &orphans).await?;
+    Ok((plan, twice))
+}
+
+/// The tables that captured ones hang on, each with the columns by which it is known.
+#[derive(Default)]
+pub(super) struct Parents(BTreeMap<i64, (ParentShape, BTreeSet<String>)>);
+
+impl Parents {
+    /// That of a captured table.
+    pub(super) fn add(&mut self, shape: &Shape) {
+        if let Some(parent) = &shape.parent {
+            let (_, columns) = self.0.entry(parent.oid).or_insert_with(|| (parent.clone(), BTreeSet::new()));
+            columns.insert(parent.column.clone());
+        }
+    }
+
+    /// How the trigger of this one's stands.
+    pub(super) fn departing(&self, shape: &Shape, found: &[Found]) -> Option<Difference> {
+        let (parent, columns) = self.0.get(&shape.parent.as_ref()?.oid)?;
+        Some(departing(parent, columns, found))
+    }
+}
+
+/// Triggers for TRUNCATE on tables that were partitions of this one: a detached partition loses all its other triggers.
+fn strays<'a>(shape: &Shape, found: &'a [Found]) -> impl Iterator<Item = &'a Found> {
+    let ours = found.iter().find(|found| found.relation == shape.oid && found.name == ROWS);
+    let function = ours.filter(|_| shape.partitioned).map(|ours| ours.function.clone());
+    let oid = shape.oid;
+    found.iter().filter(move |one| {
+        function.as_ref() == Some(&one.function)
+            && one.relation != oid
+            && !one.inherited
+            && !found.iter().any(|other| other.relation == one.relation && other.name == ROWS)
+    })
 }
 
 pub(super) async fn installed(connection: &mut PgConnection) -> Result<Vec<Found>> {
@@ -186,7 +164,7 @@ pub(super) async fn captured(
     replicated: Replicated,
     found: &[Found],
 ) -> Result<Difference> {
-    let function = function_name(connection, shape).await?;
+    let function = function_name(connection, shape.oid, "capture").await?;
     let name = &shape.name;
     let ours: Vec<&Found> =
         found.iter().filter(|found| found.relation == shape.oid && found.name != DEPARTED).collect();
@@ -222,19 +200,43 @@ pub(super) async fn captured(
         statements.push(format!(
             "create trigger \"{TRUNCATE}\" before truncate on {name} for each statement execute function {function}()"
         ));
-        statements.extend(enable(name, &[ROWS, TRUNCATE], shape.partitioned, replicated));
+        statements.extend(enable(name, &[ROWS, TRUNCATE], replicated));
     }
-    if shape.partitioned && (state != State::Installed || !moved.is_empty()) {
+    let mut undone = Vec::new();
+    let mut is_watched = true;
+    if shape.partitioned {
+        let watch = Watch::of(connection, shape, &function, replicated, found).await?;
+        is_watched = watch.is_done();
+        // Every one is new to a table that is new.
+        notes.extend(watch.notes().filter(|_| state != State::Missing));
+        if state != State::Installed {
+            statements.push(enable_clones(name, ROWS, replicated));
+        }
+        if state != State::Installed || !is_watched {
+            statements.extend(watch.statements(connection, name, &function, replicated).await?);
+        }
+        undone = vec![partitions::unwatch(name), watch.reverse()];
+    }
+    let strays: Vec<&Found> = strays(shape, found).collect();
+    statements.extend(
+        strays
+            .iter()
+            .map(|stray| format!("drop trigger if exists \"{TRUNCATE}\" on {}", stray.relation_name)),
+    );
+    if shape.partitioned && (state != State::Installed || !is_watched || !moved.is_empty()) {
         statements.push(format!("select postrider.note_partitions({})", literal(name)));
     }
-    let state = if state == State::Installed && !moved.is_empty() { State::Outdated } else { state };
-    let reverse = match ours.first() {
-        Some(before) => vec![create_function(&function, &before.body)],
-        None => vec![
+    let is_outdated = !moved.is_empty() || !is_watched || !strays.is_empty();
+    let state = if state == State::Installed && is_outdated { State::Outdated } else { state };
+    let reverse = if let Some(before) = ours.first() {
+        vec![create_function(&function, &before.body)]
+    } else {
+        undone.extend([
             format!("drop trigger if exists \"{ROWS}\" on {name}"),
             format!("drop trigger if exists \"{TRUNCATE}\" on {name}"),
             format!("drop function if exists {function}()"),
-        ],
+        ]);
+        undone
     };
     Ok(Difference { table: name.clone(), state, statements, reverse, notes })
 }
@@ -246,25 +248,26 @@ fn create_function(name: &str, body: &str) -> String {
     )
 }
 
-/// `ENABLE ALWAYS` of the triggers; on a partitioned table of every partition's too, because not every version passes it on.
-fn enable(name: &str, triggers: &[&str], partitioned: bool, replicated: Replicated) -> Vec<String> {
-    let enable = if replicated == Replicated::Capture { "enable always" } else { "enable" };
-    let mut statements: Vec<String> =
-        triggers.iter().map(|trigger| format!("alter table {name} {enable} trigger \"{trigger}\"")).collect();
-    if partitioned {
-        statements.push(format!(
-            "do $postrider$\ndeclare\n    part regclass;\nbegin\n    for part in select relid from pg_partition_tree({}) where parentrelid is not null loop\n        execute format('alter table %s {enable} trigger \"{ROWS}\"', part);\n    end loop;\nend\n$postrider$",
-            literal(name)
-        ));
-    }
-    statements
+/// How a trigger is switched on.
+pub(super) fn enabling(replicated: Replicated) -> &'static str {
+    if replicated == Replicated::Capture { "enable always" } else { "enable" }
+}
+
+fn enable(name: &str, triggers: &[&str], replicated: Replicated) -> Vec<String> {
+    let enable = enabling(replicated);
+    triggers.iter().map(|trigger| format!("alter table {name} {enable} trigger \"{trigger}\"")).collect()
+}
+
+/// The same of every partition's, because not every version passes it on.
+fn enable_clones(name: &str, trigger: &str, replicated: Replicated) -> String {
+    on_partitions(name, &[format!("'alter table %s {} trigger \"{trigger}\"', part", enabling(replicated))])
 }
 
 /// The trigger of a parent.
-pub(super) fn departing(shape: &Shape, column: &str, found: &[Found]) -> Difference {
-    let name = &shape.name;
-    let arguments = [column.as_bytes(), b"\0"].concat();
-    let ours = found.iter().find(|found| found.relation == shape.oid && found.name == DEPARTED);
+fn departing(parent: &ParentShape, columns: &BTreeSet<String>, found: &[Found]) -> Difference {
+    let name = &parent.name;
+    let arguments: Vec<u8> = columns.iter().flat_map(|column| [column.as_bytes(), b"\0"].concat()).collect();
+    let ours = found.iter().find(|found| found.relation == parent.oid && found.name == DEPARTED);
     let state = match ours {
         None => State::Missing,
         Some(ours) if ours.arguments != arguments => State::Outdated,
@@ -273,12 +276,16 @@ pub(super) fn departing(shape: &Shape, column: &str, found: &[Found]) -> Differe
     };
     let mut statements = Vec::new();
     if state != State::Installed {
+        let columns: Vec<String> = columns.iter().map(|column| literal(column)).collect();
         statements.push(format!("drop trigger if exists \"{DEPARTED}\" on {name}"));
         statements.push(format!(
             "create trigger \"{DEPARTED}\" after delete on {name} for each row execute function postrider.remember_departed({})",
-            literal(column)
+            columns.join(", ")
         ));
-        statements.extend(enable(name, &[DEPARTED], false, Replicated::Capture));
+        statements.extend(enable(name, &[DEPARTED], Replicated::Capture));
+        if parent.partitioned {
+            statements.push(enable_clones(name, DEPARTED, Replicated::Capture));
+        }
     }
     let reverse = match ours {
         Some(_) => Vec::new(),
@@ -287,35 +294,47 @@ pub(super) fn departing(shape: &Shape, column: &str, found: &[Found]) -> Differe
     Difference { table: name.clone(), state, statements, reverse, notes: Vec::new() }
 }
 
-fn orphan(found: &Found) -> Difference {
-    let mut statements =
-        vec![format!("drop trigger if exists \"{}\" on {}", found.name, found.relation_name)];
-    if found.name == TRUNCATE {
-        statements.push(format!("drop function if exists {}", found.function));
+fn orphan(one: &Found, found: &[Found]) -> Difference {
+    let (name, table) = (&one.name, &one.relation_name);
+    let mut statements = Vec::new();
+    // With the last trigger of a table goes its function; that of a detached partition is its table's.
+    let is_shared = found
+        .iter()
+        .any(|other| other.function == one.function && other.relation != one.relation && !other.inherited);
+    let goes = name == TRUNCATE && !is_shared;
+    if goes && found.iter().any(|other| other.function == one.function && other.inherited) {
+        statements.push(partitions::unwatch(table));
+    }
+    statements.push(format!("drop trigger if exists \"{name}\" on {table}"));
+    if goes {
+        statements.push(format!("drop function if exists {}", one.function));
+        statements
+            .push(format!("drop function if exists {}", one.function.replacen("capture_", "watch_", 1)));
     }
     Difference {
-        table: found.relation_name.clone(),
+        table: table.clone(),
         state: State::Orphaned,
         statements,
         reverse: vec![
-            found.function_definition.trim_end().to_owned(),
-            found.definition.clone(),
-            format!("alter table {} enable always trigger \"{}\"", found.relation_name, found.name),
+            one.function_definition.trim_end().to_owned(),
+            one.definition.clone(),
+            format!("alter table {table} enable always trigger \"{name}\""),
         ],
-        notes: vec![format!("its trigger \"{}\" is of a table that is not declared", found.name)],
+        notes: vec![format!("its trigger \"{name}\" is of a table that is not declared")],
     }
 }
 
-/// Unique for the table, and readable.
-async fn function_name(connection: &mut PgConnection, shape: &Shape) -> Result<String> {
-    Ok(sqlx::query_scalar(
-        "select 'postrider.' || quote_ident(case when octet_length(n) <= 63 then n else left(n, 40) || '_' || left(md5(n), 8) end)
-         from (select 'capture_' || n.nspname || '_' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
-               where c.oid = $1::bigint::oid) as f (n)",
-    )
-    .bind(shape.oid)
-    .fetch_one(connection)
-    .await?)
+/// Unique for the table and the purpose, and readable.
+pub(crate) async fn function_name(
+    connection: &mut PgConnection,
+    oid: i64,
+    purpose: &str,
+) -> sqlx::Result<String> {
+    sqlx::query_scalar(include_str!("sql/function_name.sql"))
+        .bind(oid)
+        .bind(purpose)
+        .fetch_one(connection)
+        .await
 }
 
 /// Between dollars that do not occur in it.

@@ -48,7 +48,8 @@ begin
         for setting in select * from json_each_text(failure.context) loop
             perform set_config(setting.key, coalesce(setting.value, ''), true);
         end loop;
-        perform pg_temp.postrider_recapture(failure.operation, {table}::regclass,
+        perform pg_temp.postrider_recapture(failure.operation,
+            case when failure.operation = 'TRUNCATE' then to_regclass(failure.relation) else {table}::regclass end,
             json_populate_record(null::{name}, failure.old_row), json_populate_record(null::{name}, failure.new_row));
         delete from postrider.capture_failures f where f.failure = failure.failure;
     end loop;

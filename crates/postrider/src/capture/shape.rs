@@ -20,6 +20,23 @@ pub struct Shape {
     pub next_attribute: i16,
     /// In their order.
     pub columns: Vec<Column>,
+    /// The table it hangs on.
+    pub parent: Option<ParentShape>,
+}
+
+/// The table another one hangs on, as the server knows it.
+#[derive(Debug, Clone)]
+pub struct ParentShape {
+    /// Of the table.
+    pub oid: i64,
+    /// With its schema, quoted.
+    pub name: String,
+    /// Whether it has partitions.
+    pub partitioned: bool,
+    /// The column that identifies it, as it is.
+    pub column: String,
+    /// The same, quoted.
+    pub ident: String,
 }
 
 /// A column as the server knows it.
@@ -48,6 +65,18 @@ pub struct Column {
 impl Shape {
     /// Asks the server for a declared table.
     pub async fn of(connection: &mut PgConnection, table: &Table) -> Result<Self> {
+        let mut shape = Self::alone(connection, table).await?;
+        if let Some(parent) = &table.parent {
+            let found = Self::alone(connection, &Table::new(parent.table.clone(), "parent")).await?;
+            let column = found.column(table, "parent.column", &parent.column)?;
+            let (column, ident) = (column.name.clone(), column.ident.clone());
+            let Self { oid, name, partitioned, .. } = found;
+            shape.parent = Some(ParentShape { oid, name, partitioned, column, ident });
+        }
+        Ok(shape)
+    }
+
+    async fn alone(connection: &mut PgConnection, table: &Table) -> Result<Self> {
         let row = sqlx::query(include_str!("sql/table.sql"))
             .bind(&table.name)
             .fetch_optional(&mut *connection)
@@ -63,7 +92,7 @@ impl Shape {
         let oid: i64 = row.try_get("oid")?;
         let columns = sqlx::query(include_str!("sql/columns.sql"))
             .bind(oid)
-            .fetch_all(connection)
+            .fetch_all(&mut *connection)
             .await?
             .iter()
             .map(|row| {
@@ -87,6 +116,7 @@ impl Shape {
             partitioned,
             next_attribute: row.try_get::<i16, _>("relnatts")? + 1,
             columns,
+            parent: None,
         })
     }
 

@@ -5,8 +5,9 @@ use sqlx::{Connection, FromRow, PgConnection};
 use time::OffsetDateTime;
 
 use super::declaration::Table;
+use super::difference::{Difference, State};
 use super::failure::{Error, Result};
-use super::plan::{self, Difference, Found, State, as_triggers_see};
+use super::plan::{self, Found, Parents, as_triggers_see};
 use super::shape::Shape;
 use super::{generate, partitions};
 
@@ -47,10 +48,28 @@ pub async fn alarms(connection: &mut PgConnection, tables: &[Table]) -> Result<V
 async fn look(connection: &mut PgConnection, tables: &[Table], learn: bool) -> Result<Vec<Alarm>> {
     let mut transaction = connection.begin().await?;
     as_triggers_see(&mut transaction).await?;
+    if learn {
+        for table in tables {
+            partitions::watch(&mut transaction, table).await?;
+        }
+    }
     let found = plan::installed(&mut transaction).await?;
     let mut alarms = Vec::new();
+    let mut shapes = Vec::new();
+    let mut parents = Parents::default();
     for table in tables {
-        match examine(&mut transaction, table, &found, learn).await {
+        let shape = Shape::of(&mut transaction, table).await;
+        if let Ok(shape) = &shape {
+            parents.add(shape);
+        }
+        shapes.push((table, shape));
+    }
+    for (table, shape) in shapes {
+        let examined = match shape {
+            Ok(shape) => examine(&mut transaction, table, &shape, &parents, &found, learn).await,
+            Err(error) => Err(error),
+        };
+        match examined {
             Ok(differences) => alarms.extend(differences.into_iter().filter_map(alarm)),
             Err(Error::Database(error)) => return Err(error.into()),
             Err(error) => {
@@ -69,19 +88,17 @@ async fn look(connection: &mut PgConnection, tables: &[Table], learn: bool) -> R
 async fn examine(
     connection: &mut PgConnection,
     table: &Table,
+    shape: &Shape,
+    parents: &Parents,
     found: &[Found],
     learn: bool,
 ) -> Result<Vec<Difference>> {
-    let shape = Shape::of(connection, table).await?;
-    let body = generate::function(table, &shape)?;
-    let mut differences = vec![plan::captured(connection, &shape, &body, table.replicated, found).await?];
+    let body = generate::function(table, shape)?;
+    let mut differences = vec![plan::captured(connection, shape, &body, table.replicated, found).await?];
     if learn && shape.partitioned {
-        partitions::learn(connection, &shape).await?;
+        partitions::learn(connection, shape).await?;
     }
-    if let Some(parent) = &table.parent {
-        let shape = Shape::of(connection, &Table::new(parent.table.clone(), "parent")).await?;
-        differences.push(plan::departing(&shape, &parent.column, found));
-    }
+    differences.extend(parents.departing(shape, found));
     Ok(differences)
 }
 

@@ -238,39 +238,55 @@ async fn fault_63_what_is_rolled_back_is_no_event() {
 #[tokio::test]
 async fn fault_64_any_name_is_quoted() {
     let long = "n".repeat(63);
+    let names = [
+        "a\"b",
+        "a'b",
+        "a;drop table x",
+        "$$",
+        "$postrider$",
+        "ünïcode 雪",
+        "select",
+        "old",
+        "capture",
+        "data",
+        "NEW",
+        "100 %s",
+        &long,
+    ];
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    let tables = names.map(|name| {
+        format!(
+            "create table public.{0} (id int primary key, {0} text) partition by range (id);",
+            quoted(name)
+        )
+    });
+    let partitions = names.iter().enumerate().map(|(number, name)| {
+        format!(
+            "create table public.{} partition of public.{} default;",
+            quoted(&format!("{number} '%s$$\"")),
+            quoted(name)
+        )
+    });
+    let tables = tables.concat() + &partitions.collect::<String>();
+    let declared = names.map(|name| Table {
+        soft_delete: Some(name.to_owned()),
+        ..Table::new(format!("public.{}", quoted(name)), name)
+    });
     for version in Version::ALL {
-        for name in [
-            "a\"b",
-            "a'b",
-            "a;drop table x",
-            "$$",
-            "$postrider$",
-            "ünïcode 雪",
-            "select",
-            "old",
-            "capture",
-            "data",
-            "NEW",
-            &long,
-        ] {
-            let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-            let table =
-                Table { soft_delete: Some(name.to_owned()), ..Table::new(format!("public.{quoted}"), name) };
-            let (_database, mut connection) = captured_on(
-                version,
-                &format!("create table public.{quoted} (id int primary key, {quoted} text)"),
-                &[table],
-            )
-            .await;
+        let (_database, mut connection) = captured_on(version, &tables, &declared).await;
+        for (number, name) in names.iter().enumerate() {
+            let (table, partition) = (quoted(name), quoted(&format!("{number} '%s$$\"")));
             execute(
                 &mut connection,
-                &format!("insert into public.{quoted} values (1); update public.{quoted} set {quoted} = 'x'"),
+                &format!("insert into public.{table} values (1); update public.{table} set {table} = 'x'; truncate public.{partition}"),
             )
             .await;
             let found = events(&mut connection).await;
-            assert_eq!(found[0].0, format!("{name}.created"), "{version}");
-            assert_eq!(found[1].0, format!("{name}.deleted"), "{version}");
-            assert_eq!(found[1].2, json!({"id": 1, name: "x"}), "{version}");
+            let kinds: Vec<&str> = found.iter().map(|(kind, ..)| kind.as_str()).collect();
+            let verbs = ["created", "deleted", "partition.truncated"];
+            assert_eq!(kinds, verbs.map(|verb| format!("{name}.{verb}")), "{version}");
+            assert_eq!(found[1].2, json!({"id": 1, *name: "x"}), "{version}");
+            assert_eq!(found[2].2, json!({"partition": format!("public.{partition}")}), "{version}");
         }
     }
 }
