@@ -212,3 +212,25 @@ async fn heard(listener: &mut Option<PgListener>) -> Result<(), sqlx::Error> {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: outbox::Worked =
+        outbox::Worked { stands_by: false, moved: 0, settled: 0, has_more: false };
+
+    #[test]
+    fn pauses_grow_while_nothing_happens_and_begin_anew_when_something_does() {
+        let millis = Duration::from_millis;
+        let mut pace = Pace::new((millis(250), millis(2000)));
+        let mut rest = |worked: &outbox::Worked| pace.after(worked, Duration::ZERO).as_millis();
+        assert_eq!([0; 5].map(|_| rest(&NOTHING)), [250, 500, 1000, 2000, 2000]);
+        for busy in [outbox::Worked { moved: 1, ..NOTHING }, outbox::Worked { settled: 1, ..NOTHING }] {
+            assert_eq!([rest(&busy), rest(&busy), rest(&NOTHING), rest(&NOTHING)], [250, 250, 500, 1000]);
+        }
+        pace.reset();
+        assert_eq!(pace.after(&NOTHING, Duration::ZERO), millis(250), "somebody has notified");
+        assert_eq!(pace.after(&NOTHING, millis(1000)), millis(4000), "looking takes long");
+    }
+}

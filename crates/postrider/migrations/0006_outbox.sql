@@ -25,12 +25,23 @@ create table if not exists postrider.keepers (
     expires_at timestamptz not null
 );
 
--- A payload that is text: JSON if it is some, else a JSON string.
+-- Rows of adopted tables that wait and cannot become events: how many, the first of them and why. Nothing else of a row.
+create table if not exists postrider.misfits (
+    outbox    text        primary key,
+    rows      bigint      not null,
+    source_id text        not null,
+    reason    text        not null,
+    since     timestamptz not null default now(),
+    -- The function that looked.
+    found_by  text        not null
+);
+
+-- A payload that is text: JSON if it is some, else a JSON string. So is what is nested too deeply for the server to tell.
 create or replace function postrider.json_or_text(document text) returns json
     language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
     return document::json;
-exception when data_exception then
+exception when data_exception or statement_too_complex then
     return to_json(document);
 end
 $$;

@@ -52,6 +52,6 @@ begin
 
     -- What an operator looks at: where things stand and why, never a payload.
     execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
-        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions to %I', reader);
+        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.misfits to %I', reader);
 end
 $install$;

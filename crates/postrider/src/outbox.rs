@@ -5,20 +5,29 @@
 //! installed on the table and a [`Keeper`] moves its rows into the log. In both, the keeper writes the table's lifecycle: who watches it
 //! sees when a row was taken, when every sink had it, and why one refuses it.
 
+mod apply;
 mod declaration;
 mod failure;
+mod functions;
 mod generate;
 mod inspect;
+mod installed;
 mod keeper;
 mod lifecycle;
 mod mapping;
+mod misfits;
 mod mover;
 mod plan;
 mod preset;
+mod sweep;
 
+pub use apply::apply;
+pub(crate) use apply::apply_within;
 pub use declaration::{Columns, Mode, Outbox};
 pub use failure::{Error, Result};
 pub use inspect::{Complaint, inspect};
 pub use keeper::{Keeper, Worked};
-pub use plan::{Difference, Plan, alarms, apply, plan};
+pub use misfits::{Misfits, misfits};
+pub use plan::plan;
 pub use preset::Preset;
+pub use sweep::alarms;

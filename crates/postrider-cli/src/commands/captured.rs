@@ -1,6 +1,7 @@
-//! What is wrong with the capture of tables, for the commands that look at the state of things.
+//! What is wrong with the capture of tables and with adopted ones, for the commands that look at the state of things.
 
 use postrider::capture::{self, Alarm, Missing, Table};
+use postrider::outbox::{self, Misfits, Outbox};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
@@ -12,28 +13,63 @@ use crate::{moment, output};
 pub(super) struct Captured {
     pub(super) alarms: Vec<Alarm>,
     pub(super) missing: Vec<Missing>,
+    pub(super) misfits: Vec<Misfits>,
+}
+
+/// What the file declares.
+pub(super) struct Tables {
+    captured: Vec<Table>,
+    adopted: Vec<Outbox>,
+}
+
+impl Tables {
+    pub(super) fn count(&self) -> usize {
+        self.captured.len() + self.adopted.len()
+    }
 }
 
 /// The declared tables; nothing without a file, or where something is missing that it refers to.
-pub(super) fn declared(source: &Source) -> Option<Vec<Table>> {
-    config::declared(source).ok().filter(|declared| declared.is_written).map(|declared| declared.tables)
+pub(super) fn declared(source: &Source) -> Option<Tables> {
+    let declared = config::declared(source).ok().filter(|declared| declared.is_written)?;
+    Some(Tables { captured: declared.tables, adopted: declared.outboxes })
 }
 
 /// Without declarations, what can be seen all the same: triggers that are switched off.
-pub(super) async fn look(
-    connection: &mut PgConnection,
-    tables: Option<&[Table]>,
-) -> capture::Result<Captured> {
+pub(super) async fn look(connection: &mut PgConnection, tables: Option<&Tables>) -> sqlx::Result<Captured> {
     let alarms = match tables {
-        Some(tables) => capture::alarms(connection, tables).await?,
-        None => capture::disabled(connection).await?,
+        Some(Tables { captured, adopted }) => {
+            let mut alarms = capture::alarms(connection, captured).await.map_err(of_database)?;
+            alarms.extend(outbox::alarms(connection, adopted).await.map_err(of_outbox)?);
+            alarms
+        }
+        None => capture::disabled(connection).await.map_err(of_database)?,
     };
-    Ok(Captured { alarms, missing: capture::missing(connection).await? })
+    Ok(Captured {
+        alarms,
+        missing: capture::missing(connection).await.map_err(of_database)?,
+        misfits: outbox::misfits(connection).await.map_err(of_outbox)?,
+    })
+}
+
+/// What is wrong with a declaration is an alarm; nothing else is an error here.
+fn of_database(error: capture::Error) -> sqlx::Error {
+    match error {
+        capture::Error::Database(error) => error,
+        error => sqlx::Error::Protocol(error.to_string()),
+    }
+}
+
+fn of_outbox(error: outbox::Error) -> sqlx::Error {
+    match error {
+        outbox::Error::Database(error) => error,
+        outbox::Error::Table(error) => of_database(error),
+        error => sqlx::Error::Protocol(error.to_string()),
+    }
 }
 
 impl Captured {
     pub(super) fn is_well(&self) -> bool {
-        self.alarms.is_empty() && self.missing.is_empty()
+        self.alarms.is_empty() && self.missing.is_empty() && self.misfits.is_empty()
     }
 
     /// A line for each trouble.
@@ -48,7 +84,14 @@ impl Captured {
                 moment::short(*oldest)
             )
         });
-        alarms.chain(missing).map(|line| output::plain(&line)).collect()
+        let misfits = self.misfits.iter().map(|Misfits { outbox, rows, source_id, reason, since }| {
+            let rows = if *rows == 1 { "1 row".to_owned() } else { format!("{} rows", output::thousands(*rows)) };
+            format!(
+                "{outbox}: {rows} cannot become events, since {}, first {source_id}: {reason}; mend them, or mark them as sent",
+                moment::short(*since)
+            )
+        });
+        alarms.chain(missing).chain(misfits).map(|line| output::plain(&line)).collect()
     }
 
     pub(super) fn document(&self) -> Value {
@@ -69,6 +112,19 @@ impl Captured {
                 })
             })
             .collect();
-        json!({ "well": self.is_well(), "alarms": alarms, "missing": missing })
+        let misfits: Vec<Value> = self
+            .misfits
+            .iter()
+            .map(|misfits| {
+                json!({
+                    "outbox": misfits.outbox,
+                    "rows": misfits.rows,
+                    "first": misfits.source_id,
+                    "reason": misfits.reason,
+                    "since": moment::text(misfits.since),
+                })
+            })
+            .collect();
+        json!({ "well": self.is_well(), "alarms": alarms, "missing": missing, "misfits": misfits })
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use postrider::{capture, schema};
+use postrider::{capture, outbox, schema};
 use postrider_relay::sinks::Target;
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
@@ -193,6 +193,11 @@ async fn tables(examined: &Examined, mut connection: PgConnection, findings: &mu
     for error in errors {
         let path = config::path_of(&error).unwrap_or_else(|| vec!["tables".to_owned()]);
         findings.push(examined.finding(&path, error.to_string()));
+    }
+    for adopted in &config.relay.outboxes {
+        if let Err(error) = outbox::plan(&mut connection, std::slice::from_ref(adopted)).await {
+            findings.push(examined.finding(&["outbox".to_owned(), adopted.name.clone()], error.to_string()));
+        }
     }
     let _ = connection.close().await;
 }

@@ -9,12 +9,11 @@ mod sessions;
 mod sinks;
 
 use clap::Args;
-use postrider::capture::Table;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use self::check::{Check, Grade, Report};
-use super::captured;
+use super::captured::{self, Tables};
 use crate::config::{self, Outline};
 use crate::connect::Target;
 use crate::exit::Exit;
@@ -36,7 +35,7 @@ impl Doctor {
         let mut connection = self.target.connect_to_look().await?;
         let mut report = Report::default();
         let tables = captured::declared(&self.target.source);
-        examine(&mut connection, &outline, tables.as_deref(), &mut report).await?;
+        examine(&mut connection, &outline, tables.as_ref(), &mut report).await?;
         if let Some(sinks) = config::sinks(&self.target.source)? {
             files::examine(&sinks, &mut report);
         }
@@ -63,7 +62,7 @@ impl Doctor {
 async fn examine(
     connection: &mut PgConnection,
     outline: &Outline,
-    tables: Option<&[Table]>,
+    tables: Option<&Tables>,
     report: &mut Report,
 ) -> Result<(), Failure> {
     server::examine(connection, report).await?;

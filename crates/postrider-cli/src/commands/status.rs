@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use clap::Args;
-use postrider::schema;
+use postrider::{log, schema};
 use postrider_relay::units::Span;
 
 use super::captured;
@@ -27,7 +27,7 @@ pub(crate) use self::state::{STUCK, State, state};
 /// their heartbeat. Any role that may see the views will do. Counts stop at 10,000 events for each lane; beyond that "at least" is
 /// said. Exits with 2 if something is wrong: a sink that takes nothing or has no relay, dead events, events that wait for more than five
 /// minutes, a ring that cannot turn, a log above `log.max_log_size` that cannot be shortened, a
-/// declared table that is not captured as declared, events that could not be recorded. Where there is a configuration file, a sink that is not in it is orphaned.
+/// declared table that is not captured as declared, events that could not be recorded, rows of an outbox table that cannot become events. Where there is a configuration file, a sink that is not in it is orphaned.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -57,7 +57,8 @@ impl Status {
         let redraw = self.watch.is_some() && io::stdout().is_terminal() && !json;
         loop {
             let seen = gather(&mut connection).await?;
-            let captured = captured::look(&mut connection, tables.as_deref()).await?;
+            let captured =
+                captured::look(&mut connection, tables.as_ref()).await.map_err(log::Error::from)?;
             let states: Vec<State> =
                 seen.sinks.iter().map(|sink| state(sink, &seen.slots, &outline)).collect();
             let text = if json {

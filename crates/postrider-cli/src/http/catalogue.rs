@@ -33,7 +33,7 @@ pub(super) const CLOCK_OFFSET: Metric = gauge(
 pub(super) const SCRAPE_FAILED: Metric = gauge(
     "postrider_scrape_failed",
     &["part"],
-    "1 if this part could not be asked from the database: backlog, lag, parked, ring, transactions, capture",
+    "1 if this part could not be asked from the database: backlog, lag, parked, ring, transactions, capture, outbox",
 );
 pub(super) const BACKLOG: Metric = gauge(
     "postrider_backlog_events",
@@ -98,6 +98,11 @@ pub(super) const CAPTURE_FAILURES: Metric = gauge(
     &["table"],
     "Writes whose events could not be recorded and wait for postrider recapture, counted to 10,000 in all",
 );
+pub(super) const OUTBOX_MISFITS: Metric = gauge(
+    "postrider_outbox_misfits",
+    &["table"],
+    "Rows of an outbox table that cannot become events and stay where they are, counted to 1,000",
+);
 pub(super) const CPU: Metric = Metric {
     name: "process_cpu_seconds_total",
     shape: Shape::Counter,
@@ -137,6 +142,7 @@ pub(super) const METRICS: &[Metric] = &[
     CAPTURE_STATE,
     CAPTURE_SWEPT,
     CAPTURE_FAILURES,
+    OUTBOX_MISFITS,
     DATABASE_UP,
     CLOCK_OFFSET,
     SCRAPE_FAILED,

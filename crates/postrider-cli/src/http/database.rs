@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use postrider::capture::{self, Missing};
 use postrider::log::{Error, Servers, advice};
+use postrider::outbox::{self, Misfits};
 use sqlx::{ConnectOptions as _, PgConnection};
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
@@ -66,6 +67,8 @@ pub(super) struct Seen {
     pub(super) transactions: Option<(f64, f64)>,
     /// What could not be captured, by table.
     pub(super) uncaptured: Option<Vec<Missing>>,
+    /// Rows of outbox tables that cannot become events.
+    pub(super) misfits: Option<Vec<Misfits>>,
 }
 
 #[derive(Debug)]
@@ -94,11 +97,20 @@ pub(super) struct Ring {
 
 impl Seen {
     fn nothing(up: Up) -> Self {
-        Self { up, backlog: None, lag: None, parked: None, ring: None, transactions: None, uncaptured: None }
+        Self {
+            up,
+            backlog: None,
+            lag: None,
+            parked: None,
+            ring: None,
+            transactions: None,
+            uncaptured: None,
+            misfits: None,
+        }
     }
 
     /// Each part, and whether it could not be had.
-    pub(super) fn parts(&self) -> [(&'static str, bool); 6] {
+    pub(super) fn parts(&self) -> [(&'static str, bool); 7] {
         [
             ("backlog", self.backlog.is_none()),
             ("lag", self.lag.is_none()),
@@ -106,6 +118,7 @@ impl Seen {
             ("ring", self.ring.is_none()),
             ("transactions", self.transactions.is_none()),
             ("capture", self.uncaptured.is_none()),
+            ("outbox", self.misfits.is_none()),
         ]
     }
 }
@@ -196,6 +209,7 @@ async fn ask_everything(connection: &mut PgConnection, seen: &mut Seen) {
     let transactions = sqlx::query_as(include_str!("sql/transactions.sql")).fetch_one(&mut *connection).await;
     seen.transactions = had("transactions", transactions);
     seen.uncaptured = had("capture", capture::missing(connection).await);
+    seen.misfits = had("outbox", outbox::misfits(connection).await);
     seen.ring = had("ring", ring_of(connection).await);
     // Last: with a large backlog it takes longest.
     seen.backlog = had("backlog", backlog(connection).await);

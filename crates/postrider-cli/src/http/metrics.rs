@@ -10,8 +10,8 @@ use postrider_relay::{CaptureStatus, SinkStatus};
 
 use super::catalogue::{
     BACKLOG, BACKLOG_EXACT, CAPTURE_FAILURES, CAPTURE_STATE, CAPTURE_SWEPT, CLOCK_OFFSET, DATABASE_UP,
-    LOG_LIMIT, OLDEST, PARKED, RETENTION, RING_AGE, RING_BYTES, RING_FILLED, RING_HELD, SCRAPE_FAILED,
-    SINK_INFO, SINK_SILENT, SINK_STATE, THRESHOLD, TRANSACTION_AGE,
+    LOG_LIMIT, OLDEST, OUTBOX_MISFITS, PARKED, RETENTION, RING_AGE, RING_BYTES, RING_FILLED, RING_HELD,
+    SCRAPE_FAILED, SINK_INFO, SINK_SILENT, SINK_STATE, THRESHOLD, TRANSACTION_AGE,
 };
 use super::database::{Ring, Seen};
 use super::text::{self, Text};
@@ -119,6 +119,12 @@ fn write_database(text: &mut Text, seen: &Seen) {
         let mut family = text.family(&CAPTURE_FAILURES);
         for missing in uncaptured {
             family.sample(&[("table", &missing.relation)], missing.failures);
+        }
+    }
+    if let Some(misfits) = &seen.misfits {
+        let mut family = text.family(&OUTBOX_MISFITS);
+        for misfits in misfits {
+            family.sample(&[("table", &misfits.outbox)], misfits.rows);
         }
     }
     if let Some((session, prepared)) = seen.transactions {

@@ -97,3 +97,49 @@ async fn a_mistake_is_shown_at_its_line() {
         assert!(end.stderr.contains(said), "{said}: {}", end.stderr);
     }
 }
+
+/// A trigger that is off, and a row that cannot become an event.
+#[tokio::test]
+async fn status_doctor_and_the_relay_say_what_is_wrong_with_an_outbox_table() {
+    let database = installed().await;
+    run(&database, TABLE).await;
+    let text = |mode: &str| {
+        format!(
+            "outbox:\n  public.old_outbox: {{ preset: plane, mode: {mode} }}\nsinks:\n  out: {{ 'null': {{}}, start: earliest }}\nhttp: {{ listen: 'off' }}\n"
+        )
+    };
+    let file = File::new(&database, &text("trigger"));
+    let capture = || file.run(&database, &["status", "--json"]).json()["capture"].clone();
+    assert_eq!(capture()["alarms"][0]["state"], "missing");
+    file.run(&database, &["apply"]).expect(0);
+    assert_eq!(capture()["well"], true);
+    run(&database, "alter table old_outbox disable trigger user").await;
+    assert_eq!(capture()["alarms"][0]["table"], "public.old_outbox");
+    assert_eq!(capture()["alarms"][0]["state"], "disabled");
+    let doctor = || {
+        let end = file.run(&database, &["doctor"]);
+        end.stdout.lines().find(|line| line.contains("  capture  ")).unwrap().to_owned()
+    };
+    assert!(doctor().starts_with("bad   capture"), "{}", doctor());
+
+    std::fs::write(std::env::temp_dir().join(format!("{}.yaml", database.name())), text("poll")).unwrap();
+    file.run(&database, &["apply"]).expect(0);
+    run(&database, insert(2)).await;
+    run(
+        &database,
+        "alter table old_outbox alter event_type drop not null; update old_outbox set event_type = null where id = 1",
+    )
+    .await;
+    let end = file.run(&database, &["run", "--once"]).expect(0);
+    assert!(end.stderr.contains("rows of the outbox table cannot become events"), "{}", end.stderr);
+    let misfits = &capture()["misfits"][0];
+    assert_eq!(
+        (&misfits["outbox"], &misfits["rows"], &misfits["reason"]),
+        (&Value::from("public.old_outbox"), &Value::from(1), &Value::from("event_type is null"))
+    );
+    assert!(doctor().starts_with("bad   capture"), "{}", doctor());
+    run(&database, "update old_outbox set event_type = 'mended' where id = 1").await;
+    file.run(&database, &["run", "--once"]).expect(0);
+    assert_eq!(capture()["well"], true);
+    assert_eq!(ask(&database, "select count(*) from old_outbox where processed_at is null").await, "0");
+}

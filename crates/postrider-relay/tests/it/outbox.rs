@@ -173,7 +173,7 @@ async fn the_tables_own_channel_wakes_the_mover() {
     until(
         &mut connection,
         "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'postrider (outbox)'
-            and state = 'idle' and query ilike '%every sink has settled%'",
+            and state = 'idle' and query ilike '%misfits_public_outbox%'",
         1,
     )
     .await;

@@ -42,7 +42,11 @@ impl Event {
             created: mapping
                 .created
                 .as_ref()
-                .map(|column| format!("coalesce(least({}, now()), now())", zoned(column, row))),
+                // Infinities and the years before Christ are times that most consumers cannot write down.
+                .map(|column| {
+                    let moment = zoned(column, row);
+                    format!("coalesce(case when {moment} >= '0001-01-01 00:00:00+00' then least({moment}, now()) end, now())")
+                }),
         }
     }
 }
@@ -76,18 +80,15 @@ fn headers(mapping: &Mapping, row: &str) -> String {
     format!("nullif('{{' || substr({}, 2) || '}}', '{{}}')::json", parts.join(" || "))
 }
 
-/// Whether a row can be an event at all.
-const FIT: &str =
-    "coalesce({type} <> '' and octet_length({type}) <= 255, false) and coalesce(octet_length({key}) <= 1024, true)
-            and coalesce(octet_length({tenant}) <= 255, true) and coalesce(octet_length({entity}) <= 255, true) and {payload} is not null";
-
-fn fit(mapping: &Mapping, row: &str) -> String {
-    let event = Event::of(mapping, row);
-    FIT.replace("{type}", &event.kind)
-        .replace("{key}", &event.key)
-        .replace("{tenant}", &event.tenant)
-        .replace("{entity}", &event.entity)
-        .replace("{payload}", &format!("{row}.{}", mapping.payload.ident))
+/// Whether a row can be an event at all; never null.
+pub(super) fn fit(mapping: &Mapping, row: &str) -> String {
+    let Event { source_id, kind, entity, key, tenant, .. } = Event::of(mapping, row);
+    let payload = &mapping.payload.ident;
+    format!(
+        "coalesce({kind} <> '' and octet_length({kind}) <= 255, false) and coalesce(octet_length({key}) <= 1024, true)
+            and coalesce(octet_length({tenant}) <= 255, true) and coalesce(octet_length({entity}) <= 255, true) and {row}.{payload} is not null
+            and {source_id} is not null"
+    )
 }
 
 const BELL: &str = "    if coalesce(pg_sequence_last_value('postrider.armed'), 0) > coalesce(pg_sequence_last_value('postrider.disarmed'), 0) then
@@ -144,7 +145,13 @@ declare
     lane smallint := case when key is null then uuid_hash_extended(event_id, 0) else hashtextextended(key collate \"C\", 0) end & (postrider.lanes() - 1);
     seq bigint;
 {was}begin
-{skipped}    if not ({fit}) then
+{skipped}    if {source_id} is null then
+        raise exception using errcode = '22004',
+            message = 'postrider: ' || {id_column} || ' of ' || tg_relid::regclass || ' must not be null',
+            detail = 'Nothing was written.',
+            hint = 'It is the id by which consumers know the event.';
+    end if;
+    if not ({fit}) then
         perform postrider.refuse_event(kind, octet_length(new.{payload_column}::text), key, tenant, entity, null);
     end if;
 {set}    headers := postrider.captured_headers(kind, {headers});
@@ -160,6 +167,7 @@ end
         tenant = event.tenant,
         fit = fit(mapping, "new"),
         payload_column = mapping.payload.ident,
+        id_column = literal(&mapping.id.name),
         headers = event.headers,
         source_id = event.source_id,
         payload = event.payload,
@@ -194,6 +202,20 @@ pub(super) fn waiting(mapping: &Mapping, row: &str) -> String {
         conditions.push(not_adopted(mapping, row));
     }
     if conditions.is_empty() { "true".to_owned() } else { conditions.join(" and ") }
+}
+
+/// Rows that a mover has not taken, by what is cheapest to ask of the table.
+pub(super) fn untaken(mapping: &Mapping) -> String {
+    let mut which = Vec::new();
+    if let Some(sent) = &mapping.sent {
+        which.push(format!("o.{} is null", sent.ident));
+    }
+    match &mapping.claimed {
+        Some(claimed) => which.push(format!("o.{} is null", claimed.ident)),
+        None if mapping.has_lifecycle() => which.push(not_adopted(mapping, "o")),
+        None => which.push("true".to_owned()),
+    }
+    which.join(" and ")
 }
 
 pub(super) fn not_adopted(mapping: &Mapping, row: &str) -> String {
@@ -273,15 +295,6 @@ pub(super) fn mover(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
     if outbox.mode != Mode::Poll {
         return None;
     }
-    let mut which = Vec::new();
-    if let Some(sent) = &mapping.sent {
-        which.push(format!("o.{} is null", sent.ident));
-    }
-    match &mapping.claimed {
-        Some(claimed) => which.push(format!("o.{} is null", claimed.ident)),
-        None if mapping.has_lifecycle() => which.push(not_adopted(mapping, "o")),
-        None => which.push("true".to_owned()),
-    }
     Some(format!(
         "
 #variable_conflict use_column
@@ -302,6 +315,6 @@ begin
 end
 ",
         name = literal(&mapping.shape.name),
-        transfer = transfer(mapping, &which.join(" and "), "$2", " into moved"),
+        transfer = transfer(mapping, &untaken(mapping), "$2", " into moved"),
     ))
 }

@@ -4,8 +4,9 @@ use sqlx::{PgConnection, Row};
 
 use super::declaration::{Mode, Outbox};
 use super::failure::Result;
+use super::functions;
 use super::mapping::Mapping;
-use super::plan::function_name;
+use crate::capture::{Role, relay_roles};
 
 /// Something that is wrong with a table, and the statement that mends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,17 +99,6 @@ pub(super) async fn of_table(
     Ok(complaints)
 }
 
-/// A role that relays run as.
-pub(super) struct Role {
-    pub(super) name: String,
-    pub(super) ident: String,
-}
-
-pub(super) async fn relay_roles(connection: &mut PgConnection) -> Result<Vec<Role>> {
-    let rows = sqlx::query(include_str!("sql/roles.sql")).fetch_all(connection).await?;
-    rows.iter().map(|row| Ok(Role { name: row.try_get("role")?, ident: row.try_get("ident")? })).collect()
-}
-
 /// What relays lack on the table.
 pub(super) async fn grants(
     connection: &mut PgConnection,
@@ -168,8 +158,11 @@ async fn missing(
             rights.map(|rights| format!("grant {rights} on {} to {}", mapping.shape.name, role.ident)),
         );
     }
+    let mut called = vec![functions::looker(connection, mapping).await?];
     if outbox.mode == Mode::Poll {
-        let function = format!("{}(uuid, integer)", function_name(connection, mapping, "move").await?);
+        called.push(functions::mover(connection, mapping).await?);
+    }
+    for function in called {
         let lacks: bool = sqlx::query_scalar(
             "select coalesce(not has_function_privilege($1, to_regprocedure($2)::oid, 'execute'), false)",
         )

@@ -9,6 +9,7 @@ use super::declaration::{Mode, Outbox};
 use super::failure::{Error, Result};
 use super::lifecycle::Lifecycle;
 use super::mapping::Mapping;
+use super::misfits::{Looker, Misfits};
 use super::mover::Mover;
 
 /// How often refusals are told of, and claims of others looked for.
@@ -16,6 +17,9 @@ const REFUSALS: Duration = Duration::from_secs(1);
 const CLAIMS: Duration = Duration::from_mins(1);
 /// How often rows are looked for that can be deleted.
 const CLEANUP: Duration = Duration::from_secs(30);
+/// How often rows are looked for that cannot become events, and how many times as long as that takes it rests at least: without an
+/// index it reads the table.
+const MISFITS: (Duration, u32) = (Duration::from_secs(30), 100);
 
 /// While more waits, each batch is twice the one before, up to this: a server whose statistics are old finds the first row that waits
 /// behind all that do not (0.45 s behind 200,000), so there should be few batches.
@@ -31,6 +35,10 @@ pub struct Keeper {
     lease: Duration,
     mover: Option<Mover>,
     lifecycle: Option<Lifecycle>,
+    looker: Looker,
+    /// What it found last, and when it looks again.
+    misfits: Option<Misfits>,
+    looks_at: Option<Instant>,
     /// How many rows are moved next.
     batch: u32,
     /// Held until then, by our own clock from before it was asked for.
@@ -74,6 +82,9 @@ impl Keeper {
             lease,
             mover,
             lifecycle: Lifecycle::of(&mapping),
+            looker: Looker::of(connection, &mapping).await?,
+            misfits: None,
+            looks_at: None,
             batch: outbox.batch,
             renewed: None,
             refusals: None,
@@ -114,6 +125,7 @@ impl Keeper {
             }
         }
         self.settle(connection, &mut worked).await?;
+        self.look_for_misfits(connection).await?;
         if let (Some(lifecycle), Some(age)) = (&self.lifecycle, self.outbox.cleanup)
             && is_due(&mut self.cleanup, CLEANUP)
             && lifecycle.clean(connection, age).await?
@@ -132,6 +144,32 @@ impl Keeper {
         worked.settled = lifecycle.settle(connection).await?;
         // At least one lane had a full set.
         worked.has_more |= worked.settled >= 500;
+        Ok(())
+    }
+
+    async fn look_for_misfits(&mut self, connection: &mut PgConnection) -> Result<()> {
+        let begun = Instant::now();
+        if self.looks_at.is_some_and(|looks_at| begun < looks_at) {
+            return Ok(());
+        }
+        let found = self.looker.look(connection).await?;
+        let (pause, times) = MISFITS;
+        self.looks_at = Some(begun + pause.max(begun.elapsed() * times));
+        if found == self.misfits {
+            return Ok(());
+        }
+        if let Some(Misfits { outbox, rows, source_id, reason, .. }) = &found {
+            tracing::warn!(
+                outbox,
+                rows,
+                first = source_id,
+                reason,
+                "rows of the outbox table cannot become events and stay where they are"
+            );
+        } else {
+            tracing::info!(outbox = self.table, "every row of the outbox table can become an event again");
+        }
+        self.misfits = found;
         Ok(())
     }
 

@@ -91,7 +91,8 @@ fn refused(mapping: &Mapping) -> String {
         sets.push(format!("{0} = greatest(r.attempts, 0)", attempts.ident));
     }
     if let Some(last_error) = &mapping.last_error {
-        sets.push(format!("{0} = r.reason", last_error.ident));
+        // A cast that is spelled out cuts off what is too long.
+        sets.push(format!("{} = r.reason::{}", last_error.ident, last_error.type_name));
     }
     let told = if sets.is_empty() {
         String::new()

@@ -5,9 +5,8 @@ use uuid::Uuid;
 
 use super::declaration::Outbox;
 use super::failure::{Error, Result};
-use super::generate;
 use super::mapping::{Mapping, moment};
-use super::plan::function_name;
+use super::{functions, generate};
 
 /// The statements for one table.
 #[derive(Debug, Clone)]
@@ -25,7 +24,7 @@ impl Mover {
         outbox: &Outbox,
         mapping: &Mapping,
     ) -> Result<Self> {
-        let function = function_name(connection, mapping, "move").await?;
+        let function = functions::name(connection, mapping, "move").await?;
         let claims = mapping.claimed.as_ref().zip(mapping.sent.as_ref()).map(|(claimed, sent)| {
             let foreign = format!(
                 "o.{} is null and o.{} is not null and {}",

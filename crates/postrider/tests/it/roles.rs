@@ -27,7 +27,7 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         // It sweeps the rows and sees no more of them than their age.
         "departed" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
-        | "relays" | "troubles" | "uncaptured" => ("select", true),
+        | "relays" | "troubles" | "uncaptured" | "misfits" => ("select", true),
         // Names of the user's tables, nothing of their rows.
         "partitions" => ("select insert", true),
         // Rows of the user's tables: nobody's business but the owner's.
@@ -54,7 +54,7 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
         | "checked_context" | "join_headers" | "ring_bell" | "remember_departed" | "base64"
         | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" | "note_partitions"
-        | "json_or_text" => [false; 4],
+        | "is_truncated_alone" | "json_or_text" => [false; 4],
         _ => return None,
     })
 }

@@ -69,6 +69,8 @@ async fn the_page_is_what_prometheus_expects_and_has_every_metric_we_document() 
     let world = World::over(&database.url()).await;
     run(&database, "insert into postrider.capture_failures (relation, operation, sqlstate, message) values ('public.orders', 'INSERT', '22012', 'x')")
         .await;
+    run(&database, "insert into postrider.misfits (outbox, rows, source_id, reason, found_by) values ('public.outbox', 2, '7', 'x', 'y')")
+        .await;
     world.captured.send_replace(captured());
     telemetry("web");
     let (code, page) = world.get("/metrics").await;
@@ -90,6 +92,7 @@ async fn the_page_is_what_prometheus_expects_and_has_every_metric_we_document() 
     assert_eq!(said, (Some(0), String::new(), String::new()), "{page}");
 
     assert_eq!(sample(&page, "postrider_capture_failures{table=\"public.orders\"}"), "1");
+    assert_eq!(sample(&page, "postrider_outbox_misfits{table=\"public.outbox\"}"), "2");
     let state = |table: &str, state: &str| {
         format!("postrider_capture_table_state{{table=\"public.{table}\",state=\"{state}\"}}")
     };

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use postrider::outbox::{self, Keeper, Mode, Outbox, Preset};
+use postrider_testkit::Version;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::tables::insert;
 use super::{count, declared, execute, read, with_table};
-use crate::support::{database, open, reading};
+use crate::support::{database, database_of, open, reading};
 
 /// Whatever is said mends it.
 #[tokio::test]
@@ -27,18 +28,16 @@ async fn what_is_missing_is_named_with_what_mends_it() {
         let remedy = refused.split_once(": alter table").unwrap().1;
         execute(&mut connection, &format!("alter table{remedy}")).await;
     }
-    let plan = outbox::plan(&mut connection, std::slice::from_ref(&declared)).await.unwrap();
-    let complaints = &plan.tables[0].complaints;
+    let complaints = outbox::inspect(&mut connection, &declared).await.unwrap();
     assert_eq!(
         complaints.iter().map(|c| c.is_fatal).collect::<Vec<_>>(),
         [true, false, false],
         "{complaints:?}"
     );
-    for complaint in complaints {
+    for complaint in &complaints {
         execute(&mut connection, &complaint.remedy).await;
     }
-    let plan = outbox::plan(&mut connection, std::slice::from_ref(&declared)).await.unwrap();
-    assert_eq!(plan.tables[0].complaints, []);
+    assert_eq!(outbox::inspect(&mut connection, &declared).await.unwrap(), []);
     let no_column = Outbox::new("public.outbox", Preset::OutboxEvents);
     let refused = outbox::plan(&mut connection, &[no_column]).await.unwrap_err().to_string();
     assert!(
@@ -93,37 +92,40 @@ async fn fault_113_a_relay_keeps_a_table_with_the_columns_it_needs() {
 /// Names that SQL wants quoted, a schema that is not searched, partitions, and columns that nothing is known of.
 #[tokio::test]
 async fn fault_64_names_are_quoted_and_unknown_columns_are_headers() {
-    let database = database().await;
-    let mut connection = database.connect().await.unwrap();
-    execute(
+    for version in Version::ALL {
+        let database = database_of(version).await;
+        let mut connection = database.connect().await.unwrap();
+        execute(
         &mut connection,
         r#"create schema "Ein ""Schema"""; create table "Ein ""Schema"""."Tab;le" (id bigint generated always as identity, topic text not null, key text,
                payload text not null, published_at timestamptz, "Tra'ce" jsonb, "when $$" timestamptz, nothing int, primary key (id)) "#,
     )
     .await;
-    for mode in [Mode::Trigger, Mode::Poll] {
-        let declared = Outbox { mode, ..Outbox::new(r#""Ein ""Schema"""."Tab;le""#, Preset::OutboxTopic) };
-        outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
-        execute(
+        for mode in [Mode::Trigger, Mode::Poll] {
+            let declared =
+                Outbox { mode, ..Outbox::new(r#""Ein ""Schema"""."Tab;le""#, Preset::OutboxTopic) };
+            outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+            execute(
             &mut connection,
             r#"set timezone = 'Asia/Tokyo'; insert into "Ein ""Schema"""."Tab;le" (topic, key, payload, "Tra'ce", "when $$")
                values ('t', 'k', 'not json', '{"a": null}', '2024-01-15T10:30:00Z')"#,
         )
         .await;
-        let mut keeper =
-            Keeper::open(&mut connection, &declared, "test", Duration::from_secs(30)).await.unwrap();
-        keeper.work(&mut connection).await.unwrap();
-        let (payload, headers): (String, String) = sqlx::query_as(
-            "select payload::text, headers::text from postrider.events order by seq desc limit 1",
-        )
-        .fetch_one(&mut connection)
-        .await
-        .unwrap();
-        assert_eq!(payload, r#""not json""#);
-        let headers: serde_json::Value = serde_json::from_str(&headers).unwrap();
-        assert_eq!(headers["Tra'ce"], serde_json::json!({"a": null}), "{mode:?}");
-        assert_eq!(headers["when $$"], "2024-01-15T10:30:00+00:00", "{mode:?}");
-        assert_eq!(headers.as_object().unwrap().len(), 3, "{headers}");
-        keeper.close(&mut connection).await.unwrap();
+            let mut keeper =
+                Keeper::open(&mut connection, &declared, "test", Duration::from_secs(30)).await.unwrap();
+            keeper.work(&mut connection).await.unwrap();
+            let (payload, headers): (String, String) = sqlx::query_as(
+                "select payload::text, headers::text from postrider.events order by seq desc limit 1",
+            )
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+            assert_eq!(payload, r#""not json""#);
+            let headers: serde_json::Value = serde_json::from_str(&headers).unwrap();
+            assert_eq!(headers["Tra'ce"], serde_json::json!({"a": null}), "{version} {mode:?}");
+            assert_eq!(headers["when $$"], "2024-01-15T10:30:00+00:00", "{version} {mode:?}");
+            assert_eq!(headers.as_object().unwrap().len(), 3, "{headers}");
+            keeper.close(&mut connection).await.unwrap();
+        }
     }
 }

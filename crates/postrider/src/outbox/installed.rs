@@ -1,0 +1,54 @@
+//! What is there of ours for outbox tables.
+
+use sqlx::{PgConnection, Row};
+
+use super::failure::Result;
+
+/// A trigger of ours, as it stands.
+pub(super) struct Found {
+    pub(super) relation: i64,
+    pub(super) relation_name: String,
+    pub(super) name: String,
+    pub(super) always: bool,
+    /// Of a partition, made by the one of its table.
+    pub(super) inherited: bool,
+    pub(super) body: String,
+    pub(super) function: String,
+}
+
+pub(super) async fn triggers(connection: &mut PgConnection) -> Result<Vec<Found>> {
+    let rows = sqlx::query(include_str!("sql/installed.sql")).fetch_all(connection).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Found {
+                relation: row.try_get("relation")?,
+                relation_name: row.try_get("relation_name")?,
+                name: row.try_get("name")?,
+                always: row.try_get("is_always")?,
+                inherited: row.try_get("is_inherited")?,
+                body: row.try_get("body")?,
+                function: row.try_get("function")?,
+            })
+        })
+        .collect()
+}
+
+/// The functions that relays call, of any table.
+pub(super) async fn functions(connection: &mut PgConnection) -> Result<Vec<String>> {
+    Ok(sqlx::query_scalar(
+        "select format('postrider.%I(%s)', p.proname, array_to_string(p.proargtypes::oid[]::regtype[], ','))
+         from pg_proc p
+         where p.pronamespace = 'postrider'::regnamespace and (p.proname ^@ 'move_' or p.proname ^@ 'misfits_')
+         order by 1",
+    )
+    .fetch_all(connection)
+    .await?)
+}
+
+/// What a function does, if it is there.
+pub(super) async fn body_of(connection: &mut PgConnection, function: &str) -> Result<Option<String>> {
+    Ok(sqlx::query_scalar("select prosrc from pg_proc where oid = to_regprocedure($1)")
+        .bind(function)
+        .fetch_optional(connection)
+        .await?)
+}
