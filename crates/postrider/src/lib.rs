@@ -24,6 +24,8 @@
 #[cfg(feature = "log")]
 pub mod capture;
 mod context;
+#[cfg(feature = "log")]
+pub mod declared;
 mod event;
 #[cfg(feature = "log")]
 pub mod log;

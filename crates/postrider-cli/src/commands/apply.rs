@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::Args;
 use postrider::capture::{self, Difference, State};
-use postrider::{log, outbox};
+use postrider::{declared, log};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
@@ -17,7 +17,7 @@ use crate::output;
 
 /// Install or renew the triggers of the declared and adopted tables
 ///
-/// Everything happens in one transaction, and what concerns outbox tables in a second one, which also takes the rows that wait in them. Locks on your tables are asked for with half a second of patience, again and again: writers never
+/// Everything happens in one transaction, which also takes the rows that wait in outbox tables. Locks on your tables are asked for with half a second of patience, again and again: writers never
 /// queue up behind it for longer. Events that could not be recorded meanwhile are recorded with it. Needs the owner of the tables, who may
 /// create in the schema `postrider`.
 #[derive(Args)]
@@ -50,13 +50,10 @@ impl Apply {
             return Ok(Exit::Found);
         }
         self.refuse_without_sinks(&mut connection, &declared, &planned).await?;
-        let mut done = capture::apply(&mut connection, &declared.tables, self.remove_orphans)
+        let (tables, outboxes) = (&declared.tables, &declared.outboxes);
+        let done = declared::apply(&mut connection, tables, outboxes, self.remove_orphans)
             .await
-            .map_err(|error| declared.failure(error))?;
-        let adopted = outbox::apply(&mut connection, &declared.outboxes, self.remove_orphans)
-            .await
-            .map_err(|error| declared.outbox_failure(error))?;
-        done.tables.extend(adopted.tables.into_iter().map(Into::into));
+            .map_err(|error| declared.any_failure(error))?;
         let is_done = |table: &&Difference| {
             table.state != State::Installed && (table.state != State::Orphaned || self.remove_orphans)
         };

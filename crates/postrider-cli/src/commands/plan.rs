@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use postrider::capture::{self, Difference, State};
-use postrider::{outbox, schema};
+use postrider::{declared, schema};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
@@ -67,12 +67,9 @@ pub(super) async fn planned(
     declared: &Declared,
 ) -> Result<capture::Plan, Failure> {
     schema::check_version(connection).await?;
-    let mut plan =
-        capture::plan(connection, &declared.tables).await.map_err(|error| declared.failure(error))?;
-    let adopted =
-        outbox::plan(connection, &declared.outboxes).await.map_err(|error| declared.outbox_failure(error))?;
-    plan.tables.extend(adopted.tables.into_iter().map(Into::into));
-    Ok(plan)
+    declared::plan(connection, &declared.tables, &declared.outboxes)
+        .await
+        .map_err(|error| declared.any_failure(error))
 }
 
 fn in_words(tables: &[Difference]) -> String {

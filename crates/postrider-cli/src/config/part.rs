@@ -1,7 +1,7 @@
 //! A part of the configuration alone, for the commands that need nothing else of it: the database, the tables.
 
 use postrider::log::Servers;
-use postrider::{capture, outbox as adopting};
+use postrider::{capture, declared, outbox as adopting};
 
 use super::check::Checker;
 use super::environment::Environment;
@@ -61,8 +61,20 @@ impl Declared {
         }
     }
 
+    /// What the database says about whatever is declared.
+    pub(crate) fn any_failure(&self, error: declared::Error) -> Failure {
+        match error {
+            declared::Error::Table(error) => self.failure(error),
+            declared::Error::Outbox(error) => self.outbox_failure(error),
+            error @ declared::Error::Both { .. } => {
+                let place = place(&self.part.tree, &[OUTBOX]);
+                self.part.refused(vec![Finding { place, ..Finding::new(error.to_string()) }])
+            }
+        }
+    }
+
     /// The same about an adopted table.
-    pub(crate) fn outbox_failure(&self, error: adopting::Error) -> Failure {
+    fn outbox_failure(&self, error: adopting::Error) -> Failure {
         let path = match &error {
             adopting::Error::NoField { table, .. } | adopting::Error::Claimed { table, .. } => {
                 vec![OUTBOX, table]
