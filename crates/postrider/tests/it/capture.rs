@@ -2,12 +2,16 @@
 
 mod backfill;
 mod bypass;
+mod parents;
 mod paths;
+mod planning;
 mod record;
 mod replication;
+mod rights;
 mod shadow;
 mod sweep;
 mod tracker;
+mod truncate;
 
 use postrider::capture::{self, OnFailure, Table};
 use postrider_testkit::{Database, Version};

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use postrider::capture::{self, Replicated, State, Table};
+use postrider::outbox::{self, Outbox, Preset};
 use postrider_testkit::{PostgresServer, Settings, Version};
 use serde_json::json;
 use sqlx::PgConnection;
 
 use super::{captured_on, events, execute, types};
+use crate::outbox::tables::table;
 use crate::support::database_on;
 
 const TABLES: &str = "create table public.orders (id int primary key, note text); create table public.copies (id int primary key)";
@@ -30,15 +32,18 @@ async fn fault_55_what_logical_replication_brings_is_captured_or_ignored_as_decl
         let (source, target) = (database_on(&server).await, database_on(&server).await);
         let mut from = source.connect().await.unwrap();
         let mut to = target.connect().await.unwrap();
-        execute(&mut from, TABLES).await;
-        execute(&mut to, TABLES).await;
+        for connection in [&mut from, &mut to] {
+            execute(connection, TABLES).await;
+            execute(connection, table(Preset::OutboxTopic)).await;
+        }
         let ignoring = Table { replicated: Replicated::Ignore, ..Table::new("public.copies", "copy") };
         let declared = [Table::new("public.orders", "order"), ignoring];
         capture::apply(&mut to, &declared, false).await.unwrap();
         assert!(capture::plan(&mut to, &declared).await.unwrap().is_done(), "{version}");
+        outbox::apply(&mut to, &[Outbox::new("public.outbox", Preset::OutboxTopic)], false).await.unwrap();
         execute(
             &mut from,
-            "insert into orders values (1, 'copied'); insert into copies values (1); create publication p for table orders, copies",
+            "insert into orders values (1, 'copied'); insert into copies values (1); create publication p for table orders, copies, outbox",
         )
         .await;
         execute(&mut from, "select pg_create_logical_replication_slot('s', 'pgoutput')").await;
@@ -51,11 +56,17 @@ async fn fault_55_what_logical_replication_brings_is_captured_or_ignored_as_decl
         until(&mut to, "select bool_and(srsubstate = 'r') from pg_subscription_rel").await;
         execute(
             &mut from,
-            "insert into orders values (2, 'applied'); insert into copies values (2); update orders set note = 'x' where id = 2",
+            "insert into orders values (2, 'applied'); insert into copies values (2); update orders set note = 'x' where id = 2;
+             insert into outbox (topic, key, payload) values ('adopted', 'k', '{}')",
         )
         .await;
-        until(&mut to, "select exists (select from orders where note = 'x') and exists (select from copies where id = 2)").await;
-        assert_eq!(types(&mut to).await, ["order.created", "order.created", "order.updated"], "{version}");
+        until(&mut to, "select (select count(*) from orders where note = 'x') + (select count(*) from copies where id = 2) + (select count(*) from outbox) = 3")
+            .await;
+        assert_eq!(
+            types(&mut to).await,
+            ["order.created", "order.created", "order.updated", "adopted"],
+            "{version}"
+        );
         // A user's own writes are captured in either case.
         execute(&mut to, "insert into copies values (3)").await;
         assert_eq!(types(&mut to).await, ["copy.created"], "{version}");
