@@ -1,5 +1,7 @@
 //! Rows that cannot become events: they hold nobody up, everybody is told of them, and once they are mended they are taken.
 
+use std::time::Duration;
+
 use postrider::capture::State;
 use postrider::outbox::{self, Columns, Keeper, Mode, Outbox, Preset};
 use sqlx::PgConnection;
@@ -74,6 +76,25 @@ async fn polled_they_stay_where_they_are_until_they_are_mended() {
     look(connection, &declared).await;
     assert_eq!(ids(connection).await, ["1", "7", "2", "3", "4", "5", "6"]);
     assert_eq!(outbox::misfits(connection).await.unwrap(), []);
+}
+
+/// Somebody is about to mend one of them: nobody waits for him, and the row is told another time.
+#[tokio::test]
+async fn polled_one_that_somebody_works_on_holds_nobody_up() {
+    let (database, mut connection) = with_table(Preset::OutboxTopic).await;
+    let connection = &mut connection;
+    let declared = declared(Preset::OutboxTopic, Mode::Poll);
+    execute(connection, ROWS).await;
+    outbox::apply(connection, std::slice::from_ref(&declared), false).await.unwrap();
+    let mut other = database.connect().await.unwrap();
+    execute(&mut other, "begin; update outbox set key = 'changed' where id = 2").await;
+    let looked = tokio::time::timeout(Duration::from_secs(30), look(connection, &declared)).await;
+    assert!(looked.is_ok(), "it waits for somebody else");
+    assert_eq!(ids(connection).await, ["1", "7"]);
+    assert_eq!(outbox::misfits(connection).await.unwrap()[0].rows, 5);
+    execute(&mut other, "rollback").await;
+    look(connection, &declared).await;
+    assert_told(connection).await;
 }
 
 #[tokio::test]
