@@ -45,3 +45,19 @@ pub(super) async fn check(connection: &mut PgConnection, table: &Table, shape: &
     }
     Ok(())
 }
+
+/// The columns of the primary key, one behind the other.
+pub(super) fn primary_key(shape: &Shape) -> Option<String> {
+    let columns: Vec<String> = shape
+        .columns
+        .iter()
+        .filter(|column| column.in_key)
+        .map(|column| format!("{}::text", column.ident))
+        .collect();
+    (!columns.is_empty()).then(|| columns.join(" || ':' || "))
+}
+
+/// Whether the expression may speak of that column. Once too often does no harm.
+pub(super) fn mentions(expression: &str, column: &str) -> bool {
+    expression.to_lowercase().contains(&column.to_lowercase())
+}

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use super::declaration::{OnFailure, Table};
+use super::expressions::{mentions, primary_key};
 use super::failure::{Error, Result};
 use super::shape::{Column, Shape};
 use super::{json, truncate};
@@ -398,20 +399,4 @@ impl<'a> Generator<'a> {
 /// What stands before a value, as SQL.
 fn label(name: &str) -> String {
     literal(&format!(",{}:", serde_json::Value::from(name)))
-}
-
-/// The columns of the primary key, one behind the other.
-fn primary_key(shape: &Shape) -> Option<String> {
-    let columns: Vec<String> = shape
-        .columns
-        .iter()
-        .filter(|column| column.in_key)
-        .map(|column| format!("{}::text", column.ident))
-        .collect();
-    (!columns.is_empty()).then(|| columns.join(" || ':' || "))
-}
-
-/// Whether the expression may speak of that column. Once too often does no harm.
-fn mentions(expression: &str, column: &str) -> bool {
-    expression.to_lowercase().contains(&column.to_lowercase())
 }
