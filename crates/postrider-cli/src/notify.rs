@@ -148,9 +148,9 @@ mod tests {
         let is_alive = || {
             let alive = alive.load(Ordering::Relaxed);
             if alive {
-                fed.notify_one()
+                fed.notify_one();
             } else {
-                asked_dead.notify_one()
+                asked_dead.notify_one();
             }
             alive
         };
