@@ -11,6 +11,7 @@ mod recorder;
 mod server;
 mod text;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,10 +76,12 @@ pub(crate) async fn serve(
     let refused = || {
         format!("cannot listen on {wanted}; set http.listen to an address of this machine and a free port")
     };
-    let listener = TcpListener::bind(wanted)
-        .await
-        .with_context(refused)
-        .map_err(|e| Failure::new(Exit::Configuration, e))?;
+    let listener = TcpListener::bind(wanted).await.map_err(|error| {
+        // Whoever has the port may be about to end, as the one before us at a restart.
+        let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+        let exit = if is_taken { Exit::Unavailable } else { Exit::Configuration };
+        Failure::new(exit, anyhow::Error::new(error).context(refused()))
+    })?;
     let address =
         listener.local_addr().with_context(refused).map_err(|e| Failure::new(Exit::Configuration, e))?;
     let shown = Shown {

@@ -7,12 +7,14 @@ mod signals;
 use std::sync::Arc;
 
 use clap::Args;
+use postrider::schema;
 use postrider_relay::units::Span;
 use postrider_relay::{Relay, RelayError};
 use tokio::sync::{oneshot, watch};
 
 use self::signals::{Signal, Signals};
 use crate::config::{self, Config, HttpSettings, Overrides, Source};
+use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::http::{self, Limits, Serving};
@@ -46,12 +48,7 @@ impl Run {
         let config = config::load(&self.source, &self.overrides)?;
         set_logs(&config)?;
         state(&config);
-        // A relay that carries nothing anywhere would be healthy for ever: the file is another one, most probably.
-        if config.relay.sinks.is_empty() {
-            return Err(Failure::configuration(
-                "there is no sink: declare one under `sinks` in postrider.yaml (`--config PATH` names another file), or say --to stdout",
-            ));
-        }
+        has_sinks(&config)?;
         begun::warn(&config, &self.overrides).await;
         if self.once {
             return once::run(config, self.patience.0, json).await;
@@ -98,24 +95,30 @@ impl Run {
         }
     }
 
+    /// Reads the configuration again. Answers what only a restart would take.
+    async fn take(
+        &self,
+        relay: &mut Relay,
+        shown: &watch::Sender<Limits>,
+        fixed: &Fixed,
+    ) -> Result<Vec<&'static str>, Failure> {
+        let config = config::load(&self.source, &self.overrides)?;
+        has_sinks(&config)?;
+        let new = Fixed::of(&config);
+        if new.database != fixed.database {
+            // One without the log in it would be the end of the relay.
+            schema::check_version(&mut connect::open(config.relay.database.clone()).await?).await?;
+        }
+        set_logs(&config)?;
+        let limits = limits(&config);
+        relay.reload(config.relay).await.map_err(failure)?;
+        shown.send_replace(limits);
+        Ok(fixed.changed(&new))
+    }
+
     /// All or nothing: what cannot be taken is reported, and everything goes on as before.
     async fn reload(&self, relay: &mut Relay, shown: &watch::Sender<Limits>, fixed: &Fixed) {
-        let taken = match config::load(&self.source, &self.overrides) {
-            Ok(config) => match set_logs(&config) {
-                Ok(()) => {
-                    let limits = limits(&config);
-                    let left = fixed.changed(&Fixed::of(&config));
-                    let taken = relay.reload(config.relay).await.map_err(failure);
-                    if taken.is_ok() {
-                        shown.send_replace(limits);
-                    }
-                    taken.map(|()| left)
-                }
-                Err(failure) => Err(failure),
-            },
-            Err(failure) => Err(failure),
-        };
-        match taken {
+        match self.take(relay, shown, fixed).await {
             Ok(left) => {
                 tracing::info!("the new configuration is in effect");
                 for key in left {
@@ -127,6 +130,16 @@ impl Run {
             }
         }
     }
+}
+
+/// A relay that carries nothing anywhere would be healthy for ever: the file is another one, most probably, or not all of it is there yet.
+fn has_sinks(config: &Config) -> Result<(), Failure> {
+    if config.relay.sinks.is_empty() {
+        return Err(Failure::configuration(
+            "there is no sink: declare one under `sinks` in postrider.yaml (`--config PATH` names another file), or say --to stdout",
+        ));
+    }
+    Ok(())
 }
 
 /// What only a new process takes: the server of health and metrics is begun once, with a database of its own to ask.

@@ -142,7 +142,7 @@ pub(crate) fn fall_back(tree: &mut Node, environment: &Environment, findings: &m
     // Incomplete: a database was named, with a variable that is missing.
     if tree.entry("database").is_none_or(|entry| entry.value.is_null())
         && !tree.is_incomplete
-        && let Some(url) = get(environment, "DATABASE_URL", findings)
+        && let Some(url) = get(environment, "DATABASE_URL", findings).filter(|url| !url.is_empty())
     {
         tree.set(&["database"], Node::text(url, Place::Variable("DATABASE_URL".to_owned())));
     }

@@ -170,14 +170,16 @@ async fn fault_111_a_relay_at_work_counts_tells_its_supervisor_and_keeps_secrets
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_ends_it_with_78() {
+async fn a_port_that_is_taken_may_come_free_and_an_address_of_others_does_not() {
     let database = empty_database().await;
     End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let end = End::of(&mut postrider_on(&database.url(), &["run", "--to", "null", "--listen", &address]))
-        .expect(78);
-    assert!(end.stderr.contains(&format!("cannot listen on {address}")), "{}", end.stderr);
+    for (address, code) in [(address.as_str(), 69), ("192.0.2.1:9185", 78)] {
+        let words = ["run", "--to", "null", "--listen", address];
+        let end = End::of(&mut postrider_on(&database.url(), &words)).expect(code);
+        assert!(end.stderr.contains(&format!("cannot listen on {address}")), "{}", end.stderr);
+    }
 }
 
 /// What `postrider status` says of the only sink.

@@ -136,3 +136,27 @@ async fn once_says_what_it_delivered() {
     assert_eq!(end.stdout.lines().count(), 3, "{}", end.stdout);
     std::fs::remove_file(file).unwrap();
 }
+
+/// Whoever has only cron must get them too: what is due is tried, and what was behind it comes with it.
+#[tokio::test]
+async fn once_tries_parked_events_that_are_due() {
+    let database = installed().await;
+    let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    let config = path.to_str().unwrap();
+    let sinks = |transform: &str| {
+        let sink = "null: {}, start: earliest, retry: { first: 1h, max: 1h }";
+        std::fs::write(&path, format!("sinks:\n  web: {{ {sink}, transform: '{transform}' }}\n")).unwrap();
+    };
+    let once = ["run", "--once", "--json", "--config", config];
+    let delivered = || on(&database, &once).expect(0).json()["sinks"][0]["delivered"].clone();
+    sinks("error(\"no\")");
+    emit(&database, "order.paid", "k").await;
+    emit(&database, "order.sent", "k").await;
+    assert_eq!(delivered(), 0);
+    sinks(".payload");
+    assert_eq!(delivered(), 0, "it is not due");
+    on(&database, &["dead", "retry", "--sink", "web", "--parked", "--yes"]).expect(0);
+    assert_eq!(delivered(), 2);
+    assert_eq!(ask(&database, "select count(*) from postrider.parked").await, "0");
+    std::fs::remove_file(path).unwrap();
+}

@@ -285,6 +285,15 @@ async fn fault_118_a_reload_is_taken_whole_or_not_at_all() {
     relay.signal(Signal::HUP);
     relay.until_said("the old one stays in effect");
     relay.until_said("start");
+    // A file of which nothing is there yet, and a database without the log.
+    world.configure("");
+    relay.signal(Signal::HUP);
+    relay.until_said("there is no sink");
+    let url = world.database.url();
+    let elsewhere = format!("{}/postgres", url.rsplit_once('/').unwrap().0);
+    world.configure(&format!("database: {elsewhere}\nsinks:\n  one: {{ null: {{}} }}\n"));
+    relay.signal(Signal::HUP);
+    relay.until_said("has no postrider schema");
     emit(&mut writer, 10).await;
     until("twenty lines", || ids(&one).len() == 20);
     assert!(!Path::new(&two).exists());

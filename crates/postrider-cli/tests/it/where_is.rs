@@ -225,7 +225,7 @@ async fn what_was_parked_is_told_by_its_end() {
   web:
     null: {}
     start: earliest
-    transform: error(\"no\")
+    transform: error(\"no\" + .type)
     retry: { max_attempts: 1 }
 ";
     std::fs::write(&path, broken).unwrap();
@@ -237,6 +237,7 @@ async fn what_was_parked_is_told_by_its_end() {
         "{}",
         end.stderr
     );
+    assert!(!end.stderr.contains("noorder"), "a reason may quote the event: {}", end.stderr);
     let at = |id: &str| {
         state(&on(&database, &["where", id, "--json", "--config", config]).expect(0).json(), "web").clone()
     };
@@ -244,7 +245,7 @@ async fn what_was_parked_is_told_by_its_end() {
     let parked_at = ask(&database, "select max(parked_at) from postrider.parked").await;
 
     on(&database, &["dead", "discard", &ids[0], "--yes"]).expect(0);
-    std::fs::write(&path, broken.replace("error(\"no\")", ".payload")).unwrap();
+    std::fs::write(&path, broken.replace("error(\"no\" + .type)", ".payload")).unwrap();
     on(&database, &["dead", "retry", &ids[1], "--yes"]).expect(0);
     let relay = Running::start(&database, &["run", "--listen", "off", "--config", config]);
     let sink = until(&database, &ids[1], "delivered").await;

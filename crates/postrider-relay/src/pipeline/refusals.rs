@@ -11,9 +11,6 @@ use crate::sink::Refusal;
 /// Of a sink that refuses thousands in a second one is shown, and the number of the others.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A reason may quote the event: so many characters of it are shown. All of it is in the database.
-const SHOWN: usize = 200;
-
 /// What was said of refusals, so that they do not flood the log.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -42,6 +39,7 @@ impl Pipeline {
         if retry_in.is_none() {
             self.telemetry.dead(1);
         }
+        // Without the reason, which may quote the event: no payload is in any log. The database has it.
         if let Some(unsaid) = self.refusals.shown(Instant::now()) {
             let then = if retry_in.is_some() { "it is parked and tried again" } else { "it is dead" };
             tracing::warn!(
@@ -51,7 +49,6 @@ impl Pipeline {
                 attempt = attempts,
                 then,
                 what = policy.what,
-                reason = %refusal.reason.chars().take(SHOWN).collect::<String>(),
                 advice = policy.advice,
                 others_unsaid = unsaid,
                 "an event was refused"

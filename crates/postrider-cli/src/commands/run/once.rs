@@ -10,6 +10,7 @@ use postrider::outbox::Mode;
 use postrider_relay::{Relay, SinkStatus, State};
 use serde_json::json;
 use sqlx::PgConnection;
+use time::OffsetDateTime;
 
 use self::elsewhere::Elsewhere;
 use super::failure;
@@ -31,16 +32,16 @@ pub(super) async fn run(config: Config, patience: Duration, as_json: bool) -> Re
     let database = config.relay.database.clone().map(|options| options.options([("jit", "off")]));
     let mut connection = tokio::select! {
         opened = open(database, patience) => opened?,
-        _ = signals.next() => return Ok(Exit::Failed),
+        () = signals.stop() => return Ok(Exit::Failed),
     };
     let polls = config.relay.outboxes.iter().any(|outbox| outbox.mode == Mode::Poll);
     let before = goal(&mut connection).await?;
     let mut relay = Relay::start(config.relay).map_err(failure)?;
-    let (goal, lanes) = if polls {
+    let goal = if polls {
         // What waits in a table is committed too, and comes into the log only now.
         let moved = tokio::select! {
             moved = tokio::time::timeout(patience, relay.has_moved()) => moved.is_ok(),
-            _ = signals.next() => false,
+            () = signals.stop() => false,
         };
         if !moved {
             relay.stop_or(signals.second()).await;
@@ -63,9 +64,9 @@ pub(super) async fn run(config: Config, patience: Duration, as_json: bool) -> Re
             for sink in &sinks {
                 let question = questions.entry(sink.name.clone()).or_default();
                 // For good: sinks are asked at different moments, and what is settled stays so.
-                if !question.is_answered && question.is_due(sink, seems_done(sink, goal, lanes)) {
-                    question.is_answered = is_done(&mut connection, sink, goal).await?;
-                    question.elsewhere.ask(&mut connection, sink, goal, lanes).await?;
+                if !question.is_answered && question.is_due(sink, seems_done(sink, &goal)) {
+                    question.is_answered = is_done(&mut connection, sink, &goal).await?;
+                    question.elsewhere.ask(&mut connection, sink, goal.seq, goal.lanes).await?;
                 }
                 if question.is_answered {
                     continue;
@@ -91,7 +92,7 @@ pub(super) async fn run(config: Config, patience: Duration, as_json: bool) -> Re
     let ended = tokio::select! {
         ended = work => ended,
         error = relay.ended() => Err(failure(error)),
-        _ = signals.next() => Ok(Exit::Failed),
+        () = signals.stop() => Ok(Exit::Failed),
     };
     relay.stop_or(signals.second()).await;
     tell(&watcher(), as_json)?;
@@ -153,26 +154,36 @@ impl Question {
     }
 }
 
-/// How far the log goes now, and how many lanes it has.
-async fn goal(connection: &mut PgConnection) -> Result<(i64, usize), Failure> {
+/// What is to be done.
+struct Goal {
+    /// How far the log goes.
+    seq: i64,
+    lanes: usize,
+    /// Parked events that are due by then are tried.
+    at: OffsetDateTime,
+}
+
+async fn goal(connection: &mut PgConnection) -> Result<Goal, Failure> {
     let failed = |error: sqlx::Error| Failure::from(postrider::log::Error::from(error));
     postrider::schema::check_version(connection).await?;
-    let (goal, lanes): (i64, i32) =
-        sqlx::query_as("select coalesce(pg_sequence_last_value('postrider.seq'), 0), postrider.lanes()")
-            .fetch_one(connection)
-            .await
-            .map_err(failed)?;
-    Ok((goal, usize::try_from(lanes).unwrap_or_default()))
+    let (seq, lanes, at): (i64, i32, OffsetDateTime) = sqlx::query_as(
+        "select coalesce(pg_sequence_last_value('postrider.seq'), 0), postrider.lanes(), clock_timestamp()",
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(failed)?;
+    Ok(Goal { seq, lanes: usize::try_from(lanes).unwrap_or_default(), at })
 }
 
 /// This relay holds every lane and has settled as far as the log went. What a transaction wrote before that and committed late may
 /// still be owed.
-fn seems_done(sink: &SinkStatus, goal: i64, lanes: usize) -> bool {
-    sink.lanes.len() == lanes && sink.settled_position.is_some_and(|position| position >= goal)
+fn seems_done(sink: &SinkStatus, goal: &Goal) -> bool {
+    sink.lanes.len() == goal.lanes && sink.settled_position.is_some_and(|position| position >= goal.seq)
 }
 
-/// Nothing of what was written up to the goal, and is committed, is owed to the sink. Whoever has delivered it.
-async fn is_done(connection: &mut PgConnection, sink: &SinkStatus, goal: i64) -> Result<bool, Failure> {
+/// Nothing of what was written up to the goal, and is committed, is owed to the sink, and of what was parked everything was tried that was
+/// due, with what came free behind it. Whoever has delivered it.
+async fn is_done(connection: &mut PgConnection, sink: &SinkStatus, goal: &Goal) -> Result<bool, Failure> {
     if sink.state == State::Starting {
         return Ok(false);
     }
@@ -183,10 +194,15 @@ async fn is_done(connection: &mut PgConnection, sink: &SinkStatus, goal: i64) ->
                 cross join lateral (
                     select e.seq from postrider.events e where e.lane = c.lane and e.seq > c.position order by e.lane, e.seq limit 1) e
                 where c.sink = $1 and e.seq <= $2)
-            and not exists (select from postrider.late where sink = $1 and seq <= $2)",
+            and not exists (select from postrider.late where sink = $1 and seq <= $2)
+            and not exists (
+                select from postrider.parked p join postrider.sinks s using (sink)
+                where s.name = $1 and p.state = 'waiting'
+                  and p.next_attempt_at <= case p.attempts when 0 then clock_timestamp() else $3 end)",
     )
     .bind(&sink.name)
-    .bind(goal)
+    .bind(goal.seq)
+    .bind(goal.at)
     .fetch_one(connection)
     .await;
     nothing_waits.map_err(|error| postrider::log::Error::from(error).into())

@@ -40,6 +40,11 @@ impl Signals {
         }
     }
 
+    /// The first one that says stop.
+    pub(super) async fn stop(&mut self) {
+        while self.next().await != Signal::Stop {}
+    }
+
     /// Another one that says stop. `timeout`, shells and supervisors tell the process and its group, which is one wish told twice.
     pub(super) async fn second(&mut self) {
         const SAME: Duration = Duration::from_millis(250);
