@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use rustix::process::Signal;
 
+use crate::process::Process;
 use crate::server::{Place, Server, Service};
 pub use kafka::Kafka;
 pub use nats::Nats;
@@ -93,21 +94,18 @@ impl<S: Service> Broker<S> {
 
     /// SIGSTOP: the sockets stay open, and nobody is at home.
     pub fn freeze(&self) -> Result<()> {
-        self.signal_all(Signal::STOP)
+        self.family()?.into_iter().try_for_each(Process::freeze)
     }
 
     /// SIGCONT.
     pub fn thaw(&self) -> Result<()> {
-        self.signal_all(Signal::CONT)
+        self.family()?.into_iter().try_for_each(|process| process.signal(Signal::CONT))
     }
 
     /// A server that is started by a script is a child of it.
-    fn signal_all(&self, signal: Signal) -> Result<()> {
+    fn family(&self) -> Result<Vec<Process>> {
         let process = self.server.process()?;
-        for process in process.descendants().into_iter().chain([process]) {
-            process.signal(signal)?;
-        }
-        Ok(())
+        Ok(process.descendants().into_iter().chain([process]).collect())
     }
 
     async fn blocking(&self, work: impl FnOnce(&Server<S>) -> Result<()> + Send + 'static) -> Result<()> {

@@ -1,6 +1,7 @@
 //! A process that is not our child, told apart from a later one with the same pid.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -88,6 +89,26 @@ impl Process {
         Ok(())
     }
 
+    /// SIGSTOP, and waits until every thread has stopped: the signal is on its way when it was sent, and some of them run on for a moment.
+    pub fn freeze(self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        let start = Instant::now();
+        while self.is_alive() && !self.has_stopped() {
+            if start.elapsed() > Duration::from_secs(10) {
+                bail!("process {} has not stopped after {:?}", self.pid, start.elapsed());
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn has_stopped(self) -> bool {
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return false };
+        threads
+            .filter_map(|thread| stat_in(&thread.ok()?.path()))
+            .all(|thread| matches!(thread.state, 'T' | 't' | 'Z'))
+    }
+
     /// Waits until it has ended.
     pub fn wait_gone(self, deadline: Duration) -> Result<()> {
         let start = Instant::now();
@@ -102,7 +123,11 @@ impl Process {
 }
 
 fn stat(pid: i32) -> Option<Stat> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat_in(Path::new(&format!("/proc/{pid}")))
+}
+
+fn stat_in(folder: &Path) -> Option<Stat> {
+    let text = fs::read_to_string(folder.join("stat")).ok()?;
     // The second field is the program's name in brackets and may itself hold blanks and brackets.
     let mut fields = text.rsplit_once(") ")?.1.split(' ');
     Some(Stat {

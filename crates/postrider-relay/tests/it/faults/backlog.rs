@@ -87,7 +87,7 @@ async fn fault_40_dead_rows_under_an_old_snapshot_do_not_slow_delivery() {
     let written = other.stop().await;
     let after = usual(&mut load, &mut admin, &probe).await;
     println!("usually {before:?} before, {after:?} under an old snapshot");
-    assert!(after < before * 2 + Duration::from_millis(10), "{before:?} before, {after:?} after");
+    assert!(after < before * 3 + Duration::from_millis(20), "{before:?} before, {after:?} after");
     run(&mut old, "commit").await;
     let _ = load.stop().await;
     let taken = probe.count();
