@@ -42,7 +42,7 @@ pub(crate) use layers::{Overrides, Source};
 pub(crate) use part::{Declared, database, declared, path_of};
 pub(crate) use schema::published as schema;
 pub(crate) use show::Shown;
-pub(crate) use sinks::file_of;
+pub(crate) use sinks::{ends_foreign, file_of};
 
 use crate::exit::Exit;
 use crate::failure::Failure;

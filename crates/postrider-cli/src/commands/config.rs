@@ -10,7 +10,7 @@ use postrider_relay::sinks::Target;
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 
-use crate::config::{self, Depth, Examined, Finding, Overrides, Source, file_of};
+use crate::config::{self, Depth, Examined, Finding, Overrides, Source, ends_foreign, file_of};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -151,6 +151,12 @@ async fn open(target: &Target) -> Result<(), String> {
     if target.is_exclusive() {
         // To open it is to take it, and perhaps to mend it, while a relay may be writing to it.
         let Some(path) = file_of(target) else { return Ok(()) };
+        if ends_foreign(&path) {
+            let shown = path.display();
+            return Err(format!(
+                "{shown} ends with something that is no event; name another path, or move the file away"
+            ));
+        }
         let opened = if path.exists() {
             OpenOptions::new().append(true).open(&path).map(drop)
         } else {

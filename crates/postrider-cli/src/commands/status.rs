@@ -39,8 +39,8 @@ pub(crate) struct Status {
     #[command(flatten)]
     target: Target,
 
-    /// Look again and again, every two seconds or as often as given
-    #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "2s", require_equals = true)]
+    /// Look again and again, every two seconds or as often as given, 100ms at least
+    #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "2s", require_equals = true, value_parser = pause)]
     watch: Option<Span>,
 
     /// Show each lane
@@ -76,10 +76,19 @@ impl Status {
             let exit = if well { Exit::Fine } else { Exit::Found };
             match self.watch {
                 Some(Span(every)) if wanted => {
-                    tokio::time::sleep(every.max(Duration::from_millis(100))).await;
+                    tokio::time::sleep(every).await;
                 }
                 _ => return Ok(exit),
             }
         }
     }
+}
+
+/// Each look costs the server something.
+fn pause(text: &str) -> Result<Span, String> {
+    let every: Span = text.parse()?;
+    if every.0 < Duration::from_millis(100) {
+        return Err("it has to be 100ms at least".to_owned());
+    }
+    Ok(every)
 }

@@ -194,7 +194,7 @@ impl Default for Alerts {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Feed {
     /// Where a sink begins that the log does not know yet: with what commits from now on, with the oldest event that the log still
-    /// has, or with the events from a time on.
+    /// has, or with the events from a past time on.
     pub(crate) start: Start,
     /// What a refused event does to later ones of its key.
     pub(crate) ordering: Ordering,
@@ -314,9 +314,16 @@ impl FromStr for Start {
         match text {
             "now" => Ok(Self::Now),
             "earliest" => Ok(Self::Earliest),
-            text => OffsetDateTime::parse(text, &Rfc3339).map(Self::At).map_err(|_| {
-                format!("{text:?} is neither now, earliest nor a time such as 2026-01-31T12:00:00Z")
-            }),
+            text => match OffsetDateTime::parse(text, &Rfc3339) {
+                // It would begin at once, which is not what was meant.
+                Ok(time) if time > OffsetDateTime::now_utc() => Err(format!(
+                    "{text:?} is in the future; write now, or add the sink when that time has come"
+                )),
+                Ok(time) => Ok(Self::At(time)),
+                Err(_) => {
+                    Err(format!("{text:?} is neither now, earliest nor a time such as 2026-01-31T12:00:00Z"))
+                }
+            },
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use postrider_relay::sinks::Target;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -185,6 +185,18 @@ pub(crate) fn file_of(target: &Target) -> Option<PathBuf> {
     let target = serde_json::to_value(target).ok()?;
     let (_, keys) = target.as_object()?.iter().next()?;
     Some(PathBuf::from(keys.get("path")?.as_str()?))
+}
+
+/// Whether a file is there that ends with something no relay has written, so that no sink takes it. One that cannot be read is no answer.
+#[cfg(feature = "file")]
+pub(crate) fn ends_foreign(path: &Path) -> bool {
+    path.is_file() && postrider_relay::sinks::file::ends_foreign(path).unwrap_or(false)
+}
+
+/// No other sink writes files.
+#[cfg(not(feature = "file"))]
+pub(crate) fn ends_foreign(_: &Path) -> bool {
+    false
 }
 
 /// A place that `--to` can name: by its first word, and how the rest is written.

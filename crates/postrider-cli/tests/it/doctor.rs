@@ -106,8 +106,14 @@ async fn what_is_wrong_with_a_sink_is_named_with_its_remedy() {
     std::fs::create_dir_all(folder.join("taken.ndjson")).unwrap();
     let (path, shown) = (folder.join("postrider.yaml"), folder.display());
     let file = |name: &str, path: &str| format!("  {name}:\n    file:\n      path: {shown}/{path}\n");
-    let sinks =
-        [file("web", "web.ndjson"), file("taken", "taken.ndjson"), file("lost", "nowhere/x")].concat();
+    let sinks = [
+        file("web", "web.ndjson"),
+        file("taken", "taken.ndjson"),
+        file("lost", "nowhere/x"),
+        file("notes", "notes.txt"),
+    ]
+    .concat();
+    std::fs::write(folder.join("notes.txt"), "line1\nprecious").unwrap();
     std::fs::write(&path, format!("sinks:\n{sinks}")).unwrap();
     let document = on(&database, &["doctor", "--json", "--config", path.to_str().unwrap()]).expect(2).json();
     for (name, result, detail, remedy) in [
@@ -117,8 +123,9 @@ async fn what_is_wrong_with_a_sink_is_named_with_its_remedy() {
         ("taken back", "warn", "50 events of web", "log.standbys"),
         ("orphaned sinks", "warn", "old", "postrider sinks forget"),
         ("paused sinks", "warn", "old since 2026-03-01", "postrider sinks resume"),
-        ("new sinks", "warn", "lost; taken", "start or reload a relay"),
+        ("new sinks", "warn", "lost; notes; taken", "start or reload a relay"),
         ("files of sinks", "bad", "taken.ndjson is no regular file", "name another path"),
+        ("files of sinks", "bad", "notes.txt ends with something that is no event", "name another path"),
         ("files of sinks", "bad", "nowhere/x cannot be written", "create its folder"),
     ] {
         let checks = document["checks"].as_array().unwrap();
@@ -136,6 +143,9 @@ async fn what_is_wrong_with_a_sink_is_named_with_its_remedy() {
     let text = document.to_string();
     assert!(text.contains("web.ndjson can be written; its disk has "), "{text}");
     assert!(!folder.join("web.ndjson").exists(), "looking changes nothing");
+    let words = ["config", "check", "--depth", "environment", "--config", path.to_str().unwrap()];
+    let end = on(&database, &words).expect(78);
+    assert!(end.stderr.contains("notes.txt ends with something that is no event"), "{}", end.stderr);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -186,5 +196,35 @@ async fn a_role_that_may_not_look_is_told_what_it_missed() {
     let document =
         End::of(&mut postrider_on(&database.url_as(&role), &["doctor", "--json"])).expect(2).json();
     assert_eq!(check(&document, "schema")["result"], "warn");
+    run(&database, format!("drop role {role}")).await;
+}
+
+/// Sessions of others are there, without what they do: to see nothing is not to see that there is nothing.
+#[tokio::test]
+async fn a_relay_that_may_not_see_sessions_does_not_call_them_fine() {
+    let database = installed().await;
+    let role = format!("{}_carrier", database.name());
+    run(&database, format!("create role {role} login in role postrider_relay")).await;
+    let others = [database.connect().await.unwrap(), database.connect().await.unwrap()];
+    let seen = || End::of(&mut postrider_on(&database.url_as(&role), &["doctor", "--json"])).expect(2).json();
+    let blind = seen();
+    for name in ["long transactions", "oldest snapshot"] {
+        let found = check(&blind, name);
+        assert_eq!(found["result"], "warn", "{found}");
+        assert!(found["detail"].as_str().unwrap().contains("may not see"), "{found}");
+        let remedy = found["remedy"].as_str().unwrap();
+        assert!(remedy.contains(&format!("grant pg_read_all_stats to {role};")), "{found}");
+    }
+    let connections = check(&blind, "connections")["detail"].as_str().unwrap().to_owned();
+    let counted: usize =
+        connections.trim_start_matches("at most ").split(' ').next().unwrap().parse().unwrap();
+    assert!(counted > others.len(), "those of others are counted: {connections}");
+    run(&database, format!("grant pg_read_all_stats to {role}")).await;
+    let all = seen();
+    for name in ["long transactions", "oldest snapshot", "connections"] {
+        let detail = check(&all, name)["detail"].as_str().unwrap();
+        assert!(!detail.contains("may not see") && !detail.contains("at most"), "{name}: {detail}");
+    }
+    drop(others);
     run(&database, format!("drop role {role}")).await;
 }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::support::{End, postrider_on};
+use crate::support::{End, postrider, postrider_on};
 use crate::world::{create_sink, deliver, emit, installed, on, open_reader, park, run};
 
 #[tokio::test]
@@ -132,6 +132,14 @@ async fn any_role_that_may_see_the_views_will_do() {
     End::of(&mut postrider_on(&url, &["sinks", "list"])).expect(0);
     End::of(&mut postrider_on(&url, &["sinks", "pause", "web"])).expect(1);
     run(&database, format!("drop role {role}")).await;
+}
+
+#[test]
+fn watching_does_not_spin() {
+    for every in ["0s", "99ms"] {
+        let end = End::of(&mut postrider(&["status", &format!("--watch={every}")])).expect(64);
+        assert!(end.stderr.contains("100ms at least"), "{}", end.stderr);
+    }
 }
 
 #[tokio::test]

@@ -68,7 +68,8 @@ async fn a_file_is_appended_to() {
 async fn a_torn_line_is_cut_at_opening() {
     let scratch = Scratch::new();
     let path = scratch.join("events.ndjson");
-    let long = "x".repeat(200_000);
+    let long = format!("[{{\"a\": \"{}", "ä".repeat(100_000));
+    let zeros = "\0".repeat(200_000);
     for (before, after) in [
         ("1\n2\n3", "1\n2\n"),
         ("1", ""),
@@ -76,6 +77,11 @@ async fn a_torn_line_is_cut_at_opening() {
         ("1\n", "1\n"),
         (&format!("1\n{long}"), "1\n"),
         (&long, ""),
+        ("1\n{\"a\":tru", "1\n"),
+        ("1\n\"\\u00", "1\n"),
+        // The machine crashed: the file has its new length, and not all of its bytes.
+        (&format!("1\n{{\"a\"{zeros}"), "1\n"),
+        (&zeros, ""),
         (&format!("{long}\n"), &format!("{long}\n")),
     ] {
         fs::write(&path, before).unwrap();

@@ -8,6 +8,7 @@ mod engine;
 mod envelopes;
 mod faults;
 mod file_sink;
+mod foreign_file;
 mod jq;
 mod kills;
 mod lanes_lost;

@@ -6,7 +6,7 @@ use postrider_relay::SinkSettings;
 use rustix::fs::{Access, access, statvfs};
 
 use super::check::Report;
-use crate::config::file_of;
+use crate::config::{ends_foreign, file_of};
 use crate::output;
 
 /// Less than this is soon full.
@@ -39,6 +39,13 @@ fn file(sink: &str, path: &Path, report: &mut Report) {
             NAME,
             format!("{sink}: {shown} cannot be written by this user: {error}"),
             "create its folder, or give the user of the relay the right to write there",
+        );
+    }
+    if ends_foreign(path) {
+        return report.bad(
+            NAME,
+            format!("{sink}: {shown} ends with something that is no event, and is not written to"),
+            "name another path, or move the file away",
         );
     }
     match statvfs(folder) {

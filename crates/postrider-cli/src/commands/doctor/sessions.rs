@@ -15,13 +15,32 @@ struct Connections {
     used: i64,
     ours: i64,
     usable: i64,
+    /// Of them, those of which this role sees only that they are there.
+    hidden: i64,
+    role: String,
+}
+
+impl Connections {
+    /// What this role may not see, and the remedy. Nothing if it sees everything.
+    fn blindness(&self) -> Option<(String, String)> {
+        (self.hidden > 0).then(|| {
+            (
+                format!("this role may not see what {} sessions of other roles do", self.hidden),
+                format!("grant pg_read_all_stats to {};", self.role),
+            )
+        })
+    }
 }
 
 pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) -> Result<(), Failure> {
     let counted = connections(connection).await;
+    let mut blindness = None;
     if let Some(found) = report.seen("connections", counted)? {
-        let Connections { used, ours, usable } = found;
-        let detail = format!("{used} of {usable} are in use, {ours} of them by postrider");
+        blindness = found.blindness();
+        let Connections { used, ours, usable, .. } = found;
+        // What is hidden may also be a worker, which takes no connection.
+        let most = if blindness.is_some() { "at most " } else { "" };
+        let detail = format!("{most}{used} of {usable} are in use, {ours} of them by postrider");
         let remedy = "a relay takes three for each sink, those of its pool and one for metrics: raise max_connections, or put a pooler before the applications";
         match 100 * used / usable.max(1) {
             90.. => report.bad("connections", detail, remedy),
@@ -31,9 +50,10 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) 
     }
     let long = long_transactions(connection).await;
     if let Some(long) = report.seen("long transactions", long)? {
-        match long.first() {
-            None => report.ok("long transactions", "none is older than five minutes"),
-            Some(first) => {
+        match (long.first(), &blindness) {
+            (None, None) => report.ok("long transactions", "none is older than five minutes"),
+            (None, Some((what, remedy))) => report.warn("long transactions", what, remedy),
+            (Some(first), _) => {
                 let pid = first.pid;
                 let all: Vec<String> = long.iter().map(Long::words).collect();
                 report.warn(
@@ -84,6 +104,8 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) 
                 detail,
                 "end that session, or drop that slot if nobody uses it: VACUUM cannot clean up",
             );
+        } else if let Some((what, remedy)) = &blindness {
+            report.warn("oldest snapshot", format!("{what}; apart from them: {detail}"), remedy);
         } else {
             report.ok("oldest snapshot", detail);
         }
@@ -116,11 +138,13 @@ async fn oldest_database(connection: &mut PgConnection) -> LogResult<(i64, Strin
     .await?)
 }
 
+/// Of others' sessions a role without `pg_read_all_stats` sees the row and whose it is. The server's own processes are nobody's.
 async fn connections(connection: &mut PgConnection) -> LogResult<Connections> {
     Ok(sqlx::query_as(
         "select count(*) as used, count(*) filter (where application_name like 'postrider%') as ours,
-                (current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer)::bigint as usable
-         from pg_stat_activity where backend_type = 'client backend'",
+                (current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer)::bigint as usable,
+                count(*) filter (where backend_type is null) as hidden, quote_ident(current_user) as role
+         from pg_stat_activity where backend_type = 'client backend' or backend_type is null and usesysid is not null",
     )
     .fetch_one(connection)
     .await?)

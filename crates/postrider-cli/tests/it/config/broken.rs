@@ -95,6 +95,12 @@ const TABLE: &[Broken] = &[
     broken("sinks:\n  out: { null: 5 }\n", 2, 16, &["`sinks.out.null`: takes keys of its own"]),
     broken("sinks:\n  out: { null: {}, ordering: loose }\n", 2, 30, &["not one of strict, relaxed"]),
     broken("sinks:\n  out: { null: {}, start: yesterday }\n", 2, 27, &["neither now, earliest nor a time"]),
+    broken(
+        "sinks:\n  out: { null: {}, start: 2999-01-01T00:00:00Z }\n",
+        2,
+        27,
+        &["`sinks.out.start`", "is in the future", "write now, or add the sink when that time has come"],
+    ),
     broken("sinks:\n  out: { null: {}, retry: { factor: fast } }\n", 2, 37, &["\"fast\" is no number"]),
     broken("sinks:\n  out: { file: {} }\n", 2, 10, &["the key `path` is missing in `sinks.out.file`"]),
     broken("sinks:\n  out: { file: { path: a, fsync: bacth } }\n", 2, 34, &["did you mean `batch`?"]),

@@ -3,9 +3,11 @@
 mod config;
 mod error;
 mod rotation;
+mod tail;
 mod writer;
 
 pub use config::{FileConfig, Fsync};
+pub use tail::ends_foreign;
 
 use std::time::Duration;
 
@@ -29,7 +31,8 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Opens and locks the file, makes it if there is none, and cuts off what a crash left of a line.
+    /// Opens and locks the file, makes it if there is none, and cuts off what a crash left of a line. A file that ends with what
+    /// can be no line of ours is left as it is.
     pub async fn open(config: FileConfig) -> Result<Self, Unavailable> {
         let hand = Hand::start("file sink", Writer::new(config))
             .map_err(|error| Unavailable::new(UnavailableKind::Blocked, error))?;

@@ -1,13 +1,14 @@
 //! The blocking half: one open, locked file.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::config::{FileConfig, Fsync};
 use super::error::cannot;
 use super::rotation;
+use super::tail::{self, Tail};
 use crate::sink::{Unavailable, UnavailableKind};
 use crate::sinks::lines::Lines;
 
@@ -156,8 +157,7 @@ impl Open {
         if identity(&there) != identity(&metadata) {
             return Err(in_use(path));
         }
-        let length =
-            cut_torn_line(&mut file, metadata.len(), path).map_err(cannot("cut a torn line off", path))?;
+        let length = whole_lines(&mut file, metadata.len(), path)?;
         if is_new && config.fsync != Fsync::Never {
             rotation::sync_directory(path).map_err(cannot("fsync the directory of", path))?;
         }
@@ -189,31 +189,23 @@ fn in_use(path: &Path) -> Unavailable {
     Unavailable::new(UnavailableKind::Blocked, why)
 }
 
-/// A crash in the middle of a write leaves the beginning of a line. Its event was not settled and comes again.
-fn cut_torn_line(file: &mut File, length: u64, path: &Path) -> io::Result<u64> {
-    let whole = whole_lines(file, length)?;
-    if whole < length {
-        let bytes = length - whole;
-        tracing::warn!(path = %path.display(), bytes, "the file ends inside a line; the torn line was cut off, its event comes again");
-        file.set_len(whole)?;
-    }
-    Ok(whole)
-}
-
-/// Where the last whole line ends.
-fn whole_lines(file: &mut File, length: u64) -> io::Result<u64> {
-    let mut chunk = vec![0; 64 << 10];
-    let mut end = length;
-    while end > 0 {
-        let start = end.saturating_sub(chunk.len() as u64);
-        file.seek(SeekFrom::Start(start))?;
-        // At most a chunk.
-        let part = &mut chunk[..usize::try_from(end - start).unwrap_or(0)];
-        file.read_exact(part)?;
-        if let Some(at) = memchr::memrchr(b'\n', part) {
-            return Ok(start + at as u64 + 1);
+/// How long the file is once a torn line was cut off. A crash in the middle of a write leaves the beginning of a line; its event was not
+/// settled and comes again. What cannot be that is somebody else's, and stays.
+fn whole_lines(file: &mut File, length: u64, path: &Path) -> Result<u64, Unavailable> {
+    match tail::of(file, length).map_err(cannot("read the end of", path))? {
+        Tail::Whole => Ok(length),
+        Tail::Torn { whole } => {
+            let bytes = length - whole;
+            tracing::warn!(path = %path.display(), bytes, "the file ends inside a line; the torn line was cut off, its event comes again");
+            file.set_len(whole).map_err(cannot("cut a torn line off", path))?;
+            Ok(whole)
         }
-        end = start;
+        Tail::Foreign => {
+            let why = format!(
+                "{} ends with something that is no event, and was left as it is; name another path, or move the file away",
+                path.display()
+            );
+            Err(Unavailable::new(UnavailableKind::Missing, why))
+        }
     }
-    Ok(0)
 }
