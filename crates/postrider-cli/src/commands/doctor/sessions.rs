@@ -53,13 +53,14 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) 
         match (long.first(), &blindness) {
             (None, None) => report.ok("long transactions", "none is older than five minutes"),
             (None, Some((what, remedy))) => report.warn("long transactions", what, remedy),
-            (Some(first), _) => {
+            (Some(first), blindness) => {
                 let pid = first.pid;
                 let all: Vec<String> = long.iter().map(Long::words).collect();
+                let besides = blindness.as_ref().map(|(what, _)| format!("; {what}")).unwrap_or_default();
                 report.warn(
                     "long transactions",
                     format!(
-                        "{}; their own events wait for them, and slots they wrote to cannot be emptied",
+                        "{}; their own events wait for them, and slots they wrote to cannot be emptied{besides}",
                         few(&all)
                     ),
                     format!("commit or roll back, or: select pg_terminate_backend({pid});"),
