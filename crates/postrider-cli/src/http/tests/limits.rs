@@ -33,12 +33,12 @@ async fn a_head_without_end_is_refused() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_a_wrong_configuration() {
+async fn a_port_that_is_taken_is_unavailable() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = super::settings(taken.local_addr().unwrap(), watch::channel(CaptureStatus::default()).1);
     let options = sqlx::postgres::PgConnectOptions::new().into();
     let failure = serve(settings, Arc::new(Vec::new), options, future::pending()).await.unwrap_err();
-    assert_eq!(failure.exit(), Exit::Configuration);
+    assert_eq!(failure.exit(), Exit::Unavailable);
     assert!(failure.to_string().contains("http.listen"), "{failure}");
 }
 
