@@ -53,13 +53,14 @@ create table if not exists postrider.parked (
     history         jsonb       not null default '[]',
     parked_at       timestamptz not null default clock_timestamp(),
     next_attempt_at timestamptz,
-    primary key (sink, destination, id)
+    primary key (id, sink, destination)
 );
 
--- What is due, and the order inside a key.
+-- What is due, and the order inside a key. No two of these may begin alike: the table is empty most of the time, so the planner knows nothing
+-- of it just when it is full, and takes the smaller index for the better one (of 100,000 parked events, fetching 100 took 8.7 s).
 create index if not exists parked_due on postrider.parked (sink, lane, next_attempt_at) where state = 'waiting';
 create index if not exists parked_key on postrider.parked (sink, destination, key, place);
-create index if not exists parked_place on postrider.parked (place);
+create unique index if not exists parked_place on postrider.parked (place);
 create index if not exists parked_dead on postrider.parked (sink, parked_at) where state = 'dead';
 
 -- What became of events that are not parked any more: the log alone knows only that the cursor went past them. Kept for as long as the

@@ -15,7 +15,6 @@ create table if not exists postrider.adopted (
 );
 create index if not exists adopted_source_id on postrider.adopted (source_id);
 create index if not exists adopted_refused on postrider.adopted (outbox) where attempts is not null;
-create index if not exists parked_id on postrider.parked (id);
 
 -- Which relay keeps each adopted table: one at a time, or rows of one key could be moved out of order.
 create table if not exists postrider.keepers (

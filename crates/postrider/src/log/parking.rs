@@ -207,15 +207,12 @@ pub async fn resolve(
             .execute(&mut *transaction)
             .await?;
     }
-    promote(&mut transaction, holder.sink, &keys).await?;
-    let free = sqlx::query_scalar(
-        "select k.key from unnest($2::text[]) as k (key)
-         where not exists (select from postrider.parked p where p.sink = $1 and p.destination = '' and p.key = k.key)",
-    )
-    .bind(holder.sink)
-    .bind(&keys)
-    .fetch_all(&mut *transaction)
-    .await?;
+    promote(&mut transaction, holder.sink, &vec![String::new(); keys.len()], &keys).await?;
+    let free = sqlx::query_scalar(include_str!("sql/parked_free.sql"))
+        .bind(holder.sink)
+        .bind(&keys)
+        .fetch_all(&mut *transaction)
+        .await?;
     transaction.commit().await?;
     Ok(free)
 }
@@ -254,19 +251,19 @@ pub(super) async fn lock(connection: &mut PgConnection, sink: i32) -> Result<()>
     Ok(())
 }
 
-/// The first event of each of these keys goes next, if it only waited behind another one.
-pub(super) async fn promote(connection: &mut PgConnection, sink: i32, keys: &[String]) -> Result<()> {
-    sqlx::query(
-        "update postrider.parked p set state = 'waiting', next_attempt_at = clock_timestamp()
-         from unnest($2::text[]) as k (key)
-         cross join lateral (select h.id from postrider.parked h
-             where h.sink = $1 and h.destination = '' and h.key = k.key order by h.place limit 1) head
-         where p.sink = $1 and p.destination = '' and p.id = head.id and p.state = 'behind'",
-    )
-    .bind(sink)
-    .bind(keys)
-    .execute(connection)
-    .await?;
+/// The first event of each of these keys, by destination, goes next, if it only waited behind another one.
+pub(super) async fn promote(
+    connection: &mut PgConnection,
+    sink: i32,
+    destinations: &[String],
+    keys: &[String],
+) -> Result<()> {
+    sqlx::query(include_str!("sql/parking_promote.sql"))
+        .bind(sink)
+        .bind(destinations)
+        .bind(keys)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! The plans of the reading statement, and what a round costs whatever the history is.
 
+mod parked;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use postrider::log::round::READ;

@@ -2,8 +2,9 @@
 with wanted (parent, name, columns) as (
     values ('postrider.events', 'events_xid_seq', '(xid, seq)'), ('postrider.events', 'events_lane_seq', '(lane, seq)'),
            ('postrider.events', 'events_id', '(id)'), ('postrider.progress', 'progress_pkey', '(sink, epoch, number, slot)'),
-           ('postrider.parked', 'parked_pkey', '(sink, destination, id)'), ('postrider.parked', 'parked_due', '(sink, lane, next_attempt_at)'),
-           ('postrider.parked', 'parked_key', '(sink, destination, key, place)'), ('postrider.parked', 'parked_dead', '(sink, parked_at)')
+           ('postrider.parked', 'parked_pkey', '(id, sink, destination)'), ('postrider.parked', 'parked_due', '(sink, lane, next_attempt_at)'),
+           ('postrider.parked', 'parked_key', '(sink, destination, key, place)'), ('postrider.parked', 'parked_dead', '(sink, parked_at)'),
+           ('postrider.parked', 'parked_place', '(place)')
 ),
 tables as (
     select w.parent, w.columns, c.oid, c.oid::regclass::text as name

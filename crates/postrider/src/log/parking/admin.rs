@@ -269,25 +269,17 @@ async fn apply_batch(
         chosen.take(row, act)?;
     }
     let Some(last) = chosen.last else {
+        // Not left to the drop, which lets go of the sink only with the next statement.
+        transaction.rollback().await?;
         return Ok(None);
     };
     let statement = match act {
         Act::Retry => include_str!("../sql/parking_retry.sql"),
         Act::Discard => include_str!("../sql/parking_discard.sql"),
     };
-    let changed = sqlx::query(statement)
-        .bind(sink)
-        .bind(chosen.destinations)
-        .bind(chosen.ids)
-        .execute(&mut *transaction)
-        .await?;
+    let changed = sqlx::query(statement).bind(chosen.places).execute(&mut *transaction).await?;
     if act == Act::Discard {
-        sqlx::query(include_str!("../sql/parking_promote.sql"))
-            .bind(sink)
-            .bind(chosen.key_destinations)
-            .bind(chosen.keys)
-            .execute(&mut *transaction)
-            .await?;
+        super::promote(&mut transaction, sink, &chosen.destinations, &chosen.keys).await?;
     }
     transaction.commit().await?;
     Ok(Some((last, Done { events: changed.rows_affected(), behind: chosen.behind })))
@@ -296,9 +288,8 @@ async fn apply_batch(
 /// The events of one batch as the statements want them.
 #[derive(Default)]
 struct Chosen {
+    places: Vec<i64>,
     destinations: Vec<String>,
-    ids: Vec<Uuid>,
-    key_destinations: Vec<String>,
     keys: Vec<String>,
     behind: u64,
     last: Option<i64>,
@@ -306,18 +297,17 @@ struct Chosen {
 
 impl Chosen {
     fn take(&mut self, row: &PgRow, act: Act) -> Result<()> {
-        self.last = Some(row.try_get("place")?);
+        let place = row.try_get("place")?;
+        self.last = Some(place);
         if act == Act::Retry && State::of(row.try_get("state")?) == State::Behind {
             self.behind += 1;
             return Ok(());
         }
-        let destination: String = row.try_get("destination")?;
         if let Some(key) = row.try_get("key")? {
-            self.key_destinations.push(destination.clone());
+            self.destinations.push(row.try_get("destination")?);
             self.keys.push(key);
         }
-        self.destinations.push(destination);
-        self.ids.push(row.try_get("id")?);
+        self.places.push(place);
         Ok(())
     }
 }

@@ -14,7 +14,9 @@ from (select *, row_number() over (partition by u.key order by u.place) > 1 as f
                   $13::timestamptz[], $14::text[], $15::text[], $16::double precision[])
            with ordinality as u (id, lane, seq, source_id, type, entity, key, tenant, payload, headers, created_at, kind, reason, pause, place)) e
 cross join lateral (
-    select $2 and e.key is not null and (e.follows or exists (
-        select from postrider.parked p where p.sink = $1 and p.destination = '' and p.key = e.key)) as behind) s
+    -- Its first, not whether there is one: that would be answered by walking all that is parked.
+    select $2 and e.key is not null and (e.follows or (
+        select p.place from postrider.parked p
+        where p.sink = $1 and p.destination = '' and p.key = e.key order by p.place limit 1) is not null) as behind) s
 order by e.place
 on conflict (sink, destination, id) do nothing
