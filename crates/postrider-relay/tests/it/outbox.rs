@@ -22,15 +22,16 @@ pub async fn execute(connection: &mut PgConnection, statements: &str) {
     sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(connection).await.unwrap();
 }
 
+async fn count(connection: &mut PgConnection, question: &str) -> i64 {
+    sqlx::query_scalar(AssertSqlSafe(question.to_owned())).fetch_one(connection).await.unwrap()
+}
+
 /// Waits until a question with a number for an answer is answered so.
 pub async fn until(connection: &mut PgConnection, question: &str, answer: i64) {
     let mut found = None;
     let asked = async {
         while found != Some(answer) {
-            found = sqlx::query_scalar(AssertSqlSafe(question.to_owned()))
-                .fetch_one(&mut *connection)
-                .await
-                .unwrap();
+            found = Some(count(connection, question).await);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -179,5 +180,42 @@ async fn the_tables_own_channel_wakes_the_mover() {
     .await;
     insert(&mut connection, Preset::OutboxEvents, 1, "k").await;
     mailbox.wait_for(1).await;
+    relay.stop().await;
+}
+
+/// A statement that marks rows may have waited for a lock since before one of them was written.
+#[tokio::test]
+async fn no_row_was_sent_before_it_was_claimed() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let mut locker = database.connect().await.unwrap();
+    execute(&mut connection, table(Preset::Plane)).await;
+    let outbox = declared(Preset::Plane, Mode::Trigger);
+    outbox::apply(&mut connection, std::slice::from_ref(&outbox), false).await.unwrap();
+    let mailbox = Mailbox::default();
+    let relay = relay(&database, vec![moved(Preset::Plane, &mailbox)], &outbox);
+    insert(&mut connection, Preset::Plane, 1, "k").await;
+    until(&mut connection, "select count(*) from outbox where processed_at is not null", 1).await;
+
+    // Now and then it tells of refusals first, and waits there.
+    let waits = "select count(*) from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock' and query like '-- Rows of an adopted table that";
+    loop {
+        execute(&mut locker, "begin; lock table postrider.parked in access exclusive mode").await;
+        until(&mut connection, &format!("{waits} %'"), 1).await;
+        if count(&mut connection, &format!("{waits} every sink has settled%'")).await == 1 {
+            break;
+        }
+        execute(&mut locker, "rollback").await;
+    }
+    insert(&mut connection, Preset::Plane, 2, "k").await;
+    mailbox.wait_for(2).await;
+    let settled = "select count(*) from postrider.events e join postrider.cursors c using (lane)
+        where e.seq = (select max(seq) from postrider.events) and c.position >= e.seq";
+    until(&mut connection, settled, 1).await;
+    execute(&mut locker, "rollback").await;
+
+    until(&mut connection, "select count(*) from outbox where processed_at is not null", 2).await;
+    until(&mut connection, "select count(*) from outbox where claimed_at > processed_at", 0).await;
     relay.stop().await;
 }

@@ -77,7 +77,8 @@ marked as (
     update {name} o set {sent} = {now} from due d where o.{id} = d.source_id::{kind} and o.{sent} is null)",
             name = mapping.shape.name,
             sent = sent.ident,
-            now = moment(sent, "now()"),
+            // Not when the statement began: while it waited for a lock, rows may have come and been sent that it sees all the same.
+            now = moment(sent, "clock_timestamp()"),
             id = mapping.id.ident,
             kind = mapping.id.type_name,
         )
