@@ -17,7 +17,7 @@ use sqlx::Connection as _;
 use crate::support::{End, empty_database, postrider_on};
 use crate::world::{ask, run};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(2);
 const CANARY: &str = "c4n4ry";
 
 /// A relay at work, as loud as it can be.

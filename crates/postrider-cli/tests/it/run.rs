@@ -12,7 +12,7 @@ use sqlx::{Connection as _, PgConnection};
 
 use crate::support::{End, empty_database, postrider_on};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A database with the schema, and a folder of its own.
 struct World {

@@ -79,7 +79,7 @@ async fn what_is_emitted_after_a_pause_is_not_delivered() {
     let until_lines = async |wanted: usize| {
         let begun = Instant::now();
         while lines() < wanted {
-            assert!(begun.elapsed() < Duration::from_secs(30), "{} of {wanted} lines", lines());
+            assert!(begun.elapsed() < Duration::from_mins(2), "{} of {wanted} lines", lines());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -93,7 +93,7 @@ async fn what_is_emitted_after_a_pause_is_not_delivered() {
         let beat = "select extract(epoch from heard_at) from postrider.readers";
         let (begun, before) = (Instant::now(), ask(&database, beat).await);
         while ask(&database, beat).await == before {
-            assert!(begun.elapsed() < Duration::from_secs(30), "no heartbeat");
+            assert!(begun.elapsed() < Duration::from_mins(2), "no heartbeat");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert_eq!(lines(), 2 * round - 1, "delivered although it was paused");

@@ -120,7 +120,7 @@ async fn until(database: &Database, id: &str, wanted: &str) -> Value {
         if sink["state"] == wanted {
             return sink;
         }
-        assert!(begin.elapsed() < Duration::from_secs(30), "never {wanted}: {sink}");
+        assert!(begin.elapsed() < Duration::from_mins(2), "never {wanted}: {sink}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -172,7 +172,7 @@ async fn what_the_holder_of_its_lane_says_is_believed() {
     reader.report(trouble("the disk is full again", Vec::new()));
     let begin = Instant::now();
     while !until(&database, &id, "waiting").await["trouble"].is_string() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "nothing is said of the trouble");
+        assert!(begin.elapsed() < Duration::from_mins(2), "nothing is said of the trouble");
     }
     let end = on(&database, &["where", &id]).expect(0);
     assert!(end.stdout.contains(": the disk is full again"), "{}", end.stdout);

@@ -17,7 +17,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::sync::watch;
 
 /// Long enough for anything that is going to happen at all on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 pub async fn database() -> Database {
     database_on(&postgres(Version::default()).await.unwrap()).await

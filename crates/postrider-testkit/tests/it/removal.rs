@@ -13,7 +13,7 @@ use postrider_testkit::{PostgresServer, Process, Run, Settings, Signal, Version}
 
 /// Set for a child, so that the same test does nothing in an ordinary run.
 const CHILD: &str = "POSTRIDER_TESTKIT_CHILD";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A child and the server it has started.
 struct Victim {

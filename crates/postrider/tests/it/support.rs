@@ -11,7 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{Connection, PgConnection};
 
 /// Long enough for anything that is going to happen at all on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A fresh database with the schema, on the default server.
 pub async fn database() -> Database {

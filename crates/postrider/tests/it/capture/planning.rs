@@ -61,7 +61,7 @@ async fn apply_does_not_hold_up_writers_behind_a_long_transaction() {
     let waits = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')";
     let begun = Instant::now();
     while !sqlx::query_scalar::<_, bool>(waits).fetch_one(&mut writer).await.unwrap() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it does not wait");
+        assert!(begun.elapsed() < Duration::from_mins(2), "it does not wait");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let written =

@@ -88,7 +88,7 @@ async fn polled_one_that_somebody_works_on_holds_nobody_up() {
     outbox::apply(connection, std::slice::from_ref(&declared), false).await.unwrap();
     let mut other = database.connect().await.unwrap();
     execute(&mut other, "begin; update outbox set key = 'changed' where id = 2").await;
-    let looked = tokio::time::timeout(Duration::from_secs(30), look(connection, &declared)).await;
+    let looked = tokio::time::timeout(Duration::from_mins(2), look(connection, &declared)).await;
     assert!(looked.is_ok(), "it waits for somebody else");
     assert_eq!(ids(connection).await, ["1", "7"]);
     assert_eq!(outbox::misfits(connection).await.unwrap()[0].rows, 5);
