@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+pub mod durability;
 mod envelope;
 mod envelopes;
 mod face;
@@ -23,6 +24,7 @@ pub mod telemetry;
 pub mod units;
 
 pub use capture::CaptureStatus;
+pub use durability::{Durability, Grade};
 pub use prepare::{PrepareError, Prepared, Preparer};
 pub use relay::{Relay, RelayError};
 pub use settings::{EnvelopeKind, LogSettings, Ordering, RelaySettings, Retry, SinkSettings};

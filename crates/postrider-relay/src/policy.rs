@@ -38,13 +38,14 @@ const fn park(code: &'static str, what: &'static str, advice: &'static str) -> P
 
 impl UnavailableKind {
     /// Every kind there is.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Connection,
         Self::Timeout,
         Self::Blocked,
         Self::Forbidden,
         Self::Missing,
         Self::Full,
+        Self::Weak,
         Self::Gone,
     ];
 
@@ -79,6 +80,11 @@ impl UnavailableKind {
             Self::Full => {
                 wait("full", "the sink has no room left", "make room there; delivery goes on by itself")
             }
+            Self::Weak => wait(
+                "weak",
+                "the sink keeps events worse than the configuration requires",
+                "mend what the reason names, or lower `require_durability`; delivery goes on by itself",
+            ),
             Self::Gone => Policy {
                 action: Action::End,
                 ..wait(

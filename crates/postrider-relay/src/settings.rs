@@ -7,6 +7,7 @@ use postrider::capture::Table;
 use postrider::log::{Hint, Servers, Start};
 use postrider::outbox::Outbox;
 
+use crate::durability::Grade;
 use crate::sinks::Target;
 
 /// Everything a relay needs to run.
@@ -145,6 +146,8 @@ pub struct SinkSettings {
     pub max_in_flight: u32,
     /// The most events in one delivery.
     pub max_batch: u32,
+    /// A target that keeps events worse is not opened.
+    pub require_durability: Option<Grade>,
 }
 
 impl SinkSettings {
@@ -163,6 +166,7 @@ impl SinkSettings {
             retry: Retry::default(),
             max_in_flight: 1000,
             max_batch: 500,
+            require_durability: None,
         }
     }
 }

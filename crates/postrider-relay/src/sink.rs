@@ -205,6 +205,8 @@ pub enum UnavailableKind {
     Missing,
     /// The disk or memory of the far side is full.
     Full,
+    /// It keeps events worse than the configuration requires.
+    Weak,
     /// Whoever took the events is gone and cannot come back to this process: the relay ends.
     Gone,
 }

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::durability::{Durability, Weakness};
 use crate::sink::{Sink, Unavailable};
 
 mod custom;
@@ -93,6 +94,27 @@ impl Target {
             #[cfg(feature = "stdout")]
             Self::Stdout(_) => Ok(Box::new(stdout::Stdout::open()?)),
         }
+    }
+
+    /// What its confirmations are worth, by what its server says of itself just now; `None` of a sink that is your own.
+    pub async fn durability(&self) -> Result<Option<Durability>, Unavailable> {
+        let durability = match self {
+            #[cfg(feature = "file")]
+            Self::File(config) => {
+                let unsynced = (config.fsync == file::Fsync::Never).then_some(Weakness::FileNotSynced);
+                Durability::new([Weakness::FileOnOneDisk].into_iter().chain(unsynced))
+            }
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => nats::durability(config).await?,
+            #[cfg(feature = "null")]
+            Self::Null(_) => Durability::new([Weakness::NotKept]),
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => redis::durability(config).await?,
+            Self::Custom(_) => return Ok(None),
+            #[cfg(feature = "stdout")]
+            Self::Stdout(_) => Durability::new([Weakness::NotKept]),
+        };
+        Ok(Some(durability))
     }
 
     /// Whether it has destinations that a routing template can name.

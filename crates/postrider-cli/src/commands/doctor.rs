@@ -2,6 +2,7 @@
 
 mod capture;
 mod check;
+mod durability;
 mod files;
 mod log;
 mod server;
@@ -22,7 +23,7 @@ use crate::output;
 
 /// Check the server, the schema, the log, the captured tables, the sinks, and say what to do about what is wrong
 ///
-/// With a configuration, also the sinks that are in it and the files they write, as they are on this machine. Changes nothing. Works with any role that may connect; what the role may not see is said. Exits with 2 if something is bad.
+/// With a configuration, also the sinks that are in it, the files they write, as they are on this machine, and how well their servers keep what they confirm (grades A to F). Changes nothing. Works with any role that may connect; what the role may not see is said. Exits with 2 if something is bad.
 #[derive(Args)]
 pub(crate) struct Doctor {
     #[command(flatten)]
@@ -38,6 +39,7 @@ impl Doctor {
         examine(&mut connection, &outline, tables.as_ref(), &mut report).await?;
         if let Some(sinks) = config::sinks(&self.target.source)? {
             files::examine(&sinks, &mut report);
+            durability::examine(&sinks, &mut report).await;
         }
         let checks = report.checks;
         let is_bad = checks.iter().any(|check| check.grade == Grade::Bad);

@@ -1,6 +1,7 @@
 //! `postrider run`: carries events until it is told to stop.
 
 mod begun;
+mod durability;
 mod once;
 mod signals;
 
@@ -49,6 +50,7 @@ impl Run {
         set_logs(&config)?;
         state(&config);
         has_sinks(&config)?;
+        durability::require(&config.relay.sinks).await?;
         begun::warn(&config, &self.overrides).await;
         if self.once {
             return once::run(config, self.patience.0, json).await;
@@ -104,6 +106,7 @@ impl Run {
     ) -> Result<Vec<&'static str>, Failure> {
         let config = config::load(&self.source, &self.overrides)?;
         has_sinks(&config)?;
+        durability::require(&config.relay.sinks).await?;
         let new = Fixed::of(&config);
         if new.database != fixed.database {
             // One without the log in it would be the end of the relay.

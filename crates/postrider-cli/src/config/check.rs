@@ -262,7 +262,7 @@ impl Checker<'_> {
 }
 
 fn settings_of(name: &str, sink: &Sink) -> SinkSettings {
-    let Feed { ordering, envelope, max_in_flight, max_batch, .. } = sink.feed;
+    let Feed { ordering, envelope, max_in_flight, max_batch, require_durability, .. } = sink.feed;
     let start = match sink.feed.start {
         Start::Now => postrider::log::Start::Now,
         Start::Earliest => postrider::log::Start::Earliest,
@@ -286,6 +286,7 @@ fn settings_of(name: &str, sink: &Sink) -> SinkSettings {
         retry,
         max_in_flight,
         max_batch,
+        require_durability,
         ..SinkSettings::new(name, sink.target.clone())
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use postrider_relay::settings::{LogSettings, RelaySettings};
 use postrider_relay::units::{Size, Span};
-use postrider_relay::{EnvelopeKind, Ordering};
+use postrider_relay::{EnvelopeKind, Grade, Ordering};
 use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -214,6 +214,9 @@ pub(crate) struct Feed {
     pub(crate) max_in_flight: u32,
     /// The most events in one delivery. If it is not set, it is never above `max_in_flight`.
     pub(crate) max_batch: u32,
+    /// The least that a confirmation of the sink has to be worth, from A to F: see docs/sinks/durability.md. Below it the relay does not
+    /// start, and if the sink is reached later only, nothing is delivered. Without it everything will do.
+    pub(crate) require_durability: Option<Grade>,
 }
 
 impl Default for Feed {
@@ -230,6 +233,7 @@ impl Default for Feed {
             retry: Retry::default(),
             max_in_flight: 1000,
             max_batch: 500,
+            require_durability: None,
         }
     }
 }

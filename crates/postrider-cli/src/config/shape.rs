@@ -94,6 +94,7 @@ const ORDER: &[&str] = &[
     "max",
     "max_in_flight",
     "max_batch",
+    "require_durability",
     "listen",
     "format",
     "level",

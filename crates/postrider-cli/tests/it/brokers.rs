@@ -123,3 +123,38 @@ async fn the_password_of_a_broker_is_in_no_output() {
     assert_ne!(end.code, Some(0), "{}", end.stdout);
     assert!(!(end.stdout + &end.stderr).contains("c4n4ry"));
 }
+
+/// What `doctor` says of the durability of sinks, and whether it has a remedy.
+fn graded(database: &postrider_testkit::Database, config: &str) -> (String, bool) {
+    // The server of the tests has a fault of its own.
+    let found = on(database, &["doctor", "--json", "--config", config]).expect(2).json();
+    let checks = found["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["check"] == "durability of sinks").unwrap();
+    (check["result"].as_str().unwrap().to_owned(), check["remedy"].is_string())
+}
+
+/// Below what is required the relay does not start, and `doctor` says what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_is_not_good_enough_keeps_the_relay_from_starting() {
+    let (database, redis) = (installed().await, Broker::private(Redis::new()).await.unwrap());
+    let file = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    let sink =
+        format!("sinks: {{ cache: {{ redis: {{ url: '{}' }}, require_durability: B }} }}\n", redis.url());
+    std::fs::write(&file, sink).unwrap();
+    let config = file.to_string_lossy().into_owned();
+    let end = on(&database, &["run", "--once", "--config", &config]).expect(78);
+    assert!(
+        end.stderr.contains("the sink `cache` is not good enough: its durability is E"),
+        "{}",
+        end.stderr
+    );
+    assert!(end.stderr.contains("set `appendonly yes`"), "{}", end.stderr);
+    assert_eq!(graded(&database, &config), ("bad".to_owned(), true));
+
+    for [name, value] in [["appendonly", "yes"], ["appendfsync", "always"]] {
+        redis.ask(["CONFIG", "SET", name, value]).await.unwrap();
+    }
+    on(&database, &["run", "--once", "--config", &config]).expect(0);
+    assert_eq!(graded(&database, &config), ("ok".to_owned(), false));
+    let _ = std::fs::remove_file(file);
+}

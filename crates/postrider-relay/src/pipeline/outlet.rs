@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use postrider::log::Record;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use crate::durability::Grade;
 use crate::prepare::{Prepared, Preparer};
-use crate::sink::{Message, Outcome, Refusal, Report, Sink, Unavailable};
+use crate::settings::{Ordering, SinkSettings};
+use crate::sink::{Message, Outcome, Refusal, Report, Sink, Unavailable, UnavailableKind};
 use crate::sinks::Target;
 
 /// What became of one record.
@@ -40,11 +42,18 @@ pub(super) struct Outlet {
     preparer: Preparer,
     /// Whether a refused event stops its key.
     strict: bool,
+    required: Option<Grade>,
 }
 
 impl Outlet {
-    pub(super) fn new(target: Target, preparer: Preparer, strict: bool) -> Self {
-        Self { target, sink: None, preparer, strict }
+    pub(super) fn new(settings: &SinkSettings, preparer: Preparer) -> Self {
+        Self {
+            target: settings.target.clone(),
+            sink: None,
+            preparer,
+            strict: settings.ordering == Ordering::Strict,
+            required: settings.require_durability,
+        }
     }
 
     /// Delivers records in order. `is_held` tells the keys that something is parked of already.
@@ -117,7 +126,7 @@ impl Outlet {
     async fn send(&mut self, messages: &[Message<'_>]) -> Report {
         let sink = match &mut self.sink {
             Some(sink) => sink,
-            none => match self.target.open().await {
+            none => match open(&self.target, self.required).await {
                 Ok(sink) => none.insert(sink),
                 Err(unavailable) => return Report::unavailable(messages.len(), unavailable),
             },
@@ -136,6 +145,17 @@ impl Outlet {
             None => Ok(()),
         }
     }
+}
+
+/// Opens a sink that is as good as it has to be.
+async fn open(target: &Target, required: Option<Grade>) -> Result<Box<dyn Sink>, Unavailable> {
+    if let Some(required) = required
+        && let Some(durability) = target.durability().await?
+        && let Some(objection) = durability.objection(required)
+    {
+        return Err(Unavailable::new(UnavailableKind::Weak, objection));
+    }
+    target.open().await
 }
 
 /// Nothing may be parked or passed over while an earlier event of its key is still to be sent.

@@ -23,7 +23,7 @@ use super::window::Window;
 use super::{Pipeline, Stop, backoff};
 use crate::face::Face;
 use crate::prepare::Preparer;
-use crate::settings::{Ordering, RelaySettings, SinkSettings};
+use crate::settings::{RelaySettings, SinkSettings};
 use crate::status::State;
 use crate::telemetry::Telemetry;
 
@@ -46,8 +46,7 @@ pub(crate) async fn supervise(
     face: Face,
     mut stop: watch::Receiver<Stop>,
 ) -> log::error::Result<()> {
-    let strict = settings.ordering == Ordering::Strict;
-    let outlet = Outlet::new(settings.target.clone(), preparer, strict);
+    let outlet = Outlet::new(&settings, preparer);
     let mut kept = Kept { outlet: Some(outlet), ..Kept::default() };
     let mut failures = 0;
     while *stop.borrow() == Stop::No {

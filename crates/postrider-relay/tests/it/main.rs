@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod conformance;
+mod durability;
 mod engine;
 mod envelopes;
 mod faults;

@@ -27,6 +27,19 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects, and looks for the stream.
     pub(super) async fn open(config: &NatsConfig) -> Result<Self, Unavailable> {
+        let mut connection = Self::connect(config).await?;
+        if let Err(why) = connection.look(config).await {
+            if !(config.create && why.kind == UnavailableKind::Missing) {
+                return Err(why);
+            }
+            connection.create(config).await?;
+            connection.look(config).await?;
+        }
+        Ok(connection)
+    }
+
+    /// Connects, and knows nothing of the stream yet.
+    pub(super) async fn connect(config: &NatsConfig) -> Result<Self, Unavailable> {
         let patience = config.timeout.0;
         let (client, down) = match timeout(patience, connect(config, patience)).await {
             Ok(connected) => connected?,
@@ -38,36 +51,24 @@ impl Connection {
             }
         };
         let context = ContextBuilder::new().timeout(patience).max_ack_inflight(10_000).build(client);
-        let mut connection = Self { context, down, subjects: Vec::new() };
-        if let Err(why) = connection.look(config).await {
-            if !(config.create && why.kind == UnavailableKind::Missing) {
-                return Err(why);
-            }
-            connection.create(config).await?;
-            connection.look(config).await?;
-        }
-        Ok(connection)
+        Ok(Self { context, down, subjects: Vec::new() })
+    }
+
+    /// How the stream is set up now.
+    pub(super) async fn stream(&self, config: &NatsConfig) -> Result<Config, Unavailable> {
+        let found = self.context.get_stream(&config.stream).await;
+        let stream = found.map_err(|error| no_stream(error, &config.stream))?;
+        Ok(stream.cached_info().config.clone())
     }
 
     /// What subjects the stream has now.
     pub(super) async fn look(&mut self, config: &NatsConfig) -> Result<(), Unavailable> {
-        let found = self.context.get_stream(&config.stream).await;
-        let stream = found.map_err(|error| no_stream(error, &config.stream))?;
-        self.subjects.clone_from(&stream.cached_info().config.subjects);
+        self.subjects = self.stream(config).await?.subjects;
         Ok(())
     }
 
     async fn create(&self, config: &NatsConfig) -> Result<(), Unavailable> {
-        let stream = Config {
-            name: config.stream.clone(),
-            subjects: vec![format!("{}.>", config.stream)],
-            storage: StorageType::File,
-            // A stream that is full says so, and the log is the buffer.
-            discard: DiscardPolicy::New,
-            num_replicas: usize::try_from(config.replicas).unwrap_or(usize::MAX),
-            ..Config::default()
-        };
-        match self.context.create_stream(stream).await {
+        match self.context.create_stream(wanted(config)).await {
             Ok(_) => Ok(()),
             Err(error) => Err(Unavailable::new(UnavailableKind::Missing, error)),
         }
@@ -86,6 +87,19 @@ impl Connection {
     pub(super) async fn lost(&self) {
         // The sender goes with the connection.
         let _ = self.down.clone().wait_for(|down| *down).await;
+    }
+}
+
+/// The stream that is made if there is none.
+pub(super) fn wanted(config: &NatsConfig) -> Config {
+    Config {
+        name: config.stream.clone(),
+        subjects: vec![format!("{}.>", config.stream)],
+        storage: StorageType::File,
+        // A stream that is full says so, and the log is the buffer.
+        discard: DiscardPolicy::New,
+        num_replicas: usize::try_from(config.replicas).unwrap_or(usize::MAX),
+        ..Config::default()
     }
 }
 

@@ -2,10 +2,12 @@
 
 mod config;
 mod connection;
+mod durability;
 mod error;
 mod subject;
 
 pub use config::NatsConfig;
+pub(super) use durability::durability;
 pub(super) use subject::check_subject;
 
 use std::collections::HashMap;

@@ -61,13 +61,22 @@ impl Connection {
         }
         let answers = self.ask(&pipeline).await?;
         self.name = answers.first().and_then(text).and_then(|info| Name::parse(&info));
-        let largest = match answers.get(1) {
-            Some(Value::Array(pair)) => pair.get(1).and_then(text),
-            Some(Value::Map(pairs)) => pairs.first().and_then(|(_, value)| text(value)),
-            _ => None,
-        };
+        let largest = answers.get(1).and_then(setting);
         self.largest = largest.and_then(|value| value.parse().ok()).unwrap_or(LARGEST);
         Ok(())
+    }
+
+    /// The server's own settings; those that it does not tell us are `None`.
+    pub(super) async fn settings<const N: usize>(
+        &mut self,
+        names: [&str; N],
+    ) -> Result<[Option<String>; N], Unavailable> {
+        let mut pipeline = Pipeline::new();
+        for name in names {
+            pipeline.cmd("CONFIG").arg("GET").arg(name);
+        }
+        let answers = self.ask(&pipeline).await?;
+        Ok(std::array::from_fn(|place| answers.get(place).and_then(setting)))
     }
 
     /// Sends commands together, and waits for the answer to each. An error of the server is an answer.
@@ -105,6 +114,15 @@ impl Name {
             fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
         };
         Some(Self { id: field("id")?, address: field("addr")? })
+    }
+}
+
+/// What the server answers to `CONFIG GET` with one name.
+fn setting(answer: &Value) -> Option<String> {
+    match answer {
+        Value::Array(pair) => pair.get(1).and_then(text),
+        Value::Map(pairs) => pairs.first().and_then(|(_, value)| text(value)),
+        _ => None,
     }
 }
 

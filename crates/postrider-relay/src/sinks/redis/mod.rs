@@ -2,11 +2,13 @@
 
 mod config;
 mod connection;
+mod durability;
 mod error;
 mod plan;
 mod transaction;
 
 pub use config::RedisConfig;
+pub(super) use durability::durability;
 
 use crate::sink::{BoxFuture, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable};
 use connection::{Connection, Name};

@@ -1,0 +1,29 @@
+//! What a NATS stream does with a message that it has confirmed.
+
+use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
+
+use super::config::NatsConfig;
+use super::connection::{Connection, wanted};
+use crate::durability::{Durability, Weakness};
+use crate::sink::{Unavailable, UnavailableKind};
+
+/// Asks the server. A stream that would be made is judged as it would be.
+pub(crate) async fn durability(config: &NatsConfig) -> Result<Durability, Unavailable> {
+    let stream = match Connection::connect(config).await?.stream(config).await {
+        Err(why) if config.create && why.kind == UnavailableKind::Missing => wanted(config),
+        found => found?,
+    };
+    Ok(judge(&stream))
+}
+
+/// How long messages are kept at most (`max_age`) is no weakness: that is what a stream is for.
+fn judge(stream: &Config) -> Durability {
+    let limits = [stream.max_bytes, stream.max_messages, stream.max_messages_per_subject];
+    let has_limit = limits.iter().any(|limit| *limit > 0);
+    let found = [
+        (stream.num_replicas < 2).then_some(Weakness::NatsOneServer),
+        (has_limit && stream.discard == DiscardPolicy::Old).then_some(Weakness::NatsDiscardsOld),
+        (stream.storage == StorageType::Memory).then_some(Weakness::NatsInMemory),
+    ];
+    Durability::new(found.into_iter().flatten())
+}

@@ -1,0 +1,170 @@
+//! What each server says of itself, and the grade that follows. The table of the docs is the one that is applied.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use async_nats::jetstream::{self, stream};
+use postrider_relay::durability::{Grade, Weakness};
+use postrider_relay::sinks::file::{FileConfig, Fsync};
+use postrider_relay::sinks::nats::NatsConfig;
+use postrider_relay::sinks::redis::RedisConfig;
+use postrider_relay::sinks::{Target, null, stdout};
+use postrider_relay::{SinkSettings, State, UnavailableKind};
+use postrider_testkit::{Broker, Nats, Redis};
+
+use crate::support::{PATIENCE, database, emit, settings, sink};
+
+async fn weaknesses(target: Target) -> Vec<Weakness> {
+    target.durability().await.unwrap().unwrap().weaknesses
+}
+
+#[tokio::test]
+async fn a_file_is_as_good_as_its_disk() {
+    let file = FileConfig::new("events.ndjson");
+    assert_eq!(weaknesses(Target::File(file.clone())).await, [Weakness::FileOnOneDisk]);
+    let unsynced = Target::File(FileConfig { fsync: Fsync::Never, ..file });
+    assert_eq!(weaknesses(unsynced).await, [Weakness::FileNotSynced, Weakness::FileOnOneDisk]);
+    for nowhere in
+        [Target::Null(null::NullConfig::default()), Target::Stdout(stdout::StdoutConfig::default())]
+    {
+        assert_eq!(weaknesses(nowhere).await, [Weakness::NotKept]);
+    }
+}
+
+#[tokio::test]
+async fn fault_91_redis_is_graded_by_what_it_says_of_itself() -> Result<()> {
+    let server = Broker::private(Redis::durable()).await?;
+    let target = || Target::Redis(RedisConfig::new(server.url()));
+    assert_eq!(weaknesses(target()).await, [Weakness::RedisOneServer]);
+    for (name, value, weakness) in [
+        ("appendfsync", "everysec", Weakness::RedisEverySecond),
+        ("appendfsync", "no", Weakness::RedisNotSynced),
+        ("appendonly", "no", Weakness::RedisInMemory),
+    ] {
+        server.ask(["CONFIG", "SET", name, value]).await?;
+        assert_eq!(weaknesses(target()).await, [weakness, Weakness::RedisOneServer], "{name} {value}");
+    }
+    // A policy matters to a server that has a limit.
+    server.ask(["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await?;
+    assert_eq!(weaknesses(target()).await, [Weakness::RedisInMemory, Weakness::RedisOneServer]);
+    server.ask(["CONFIG", "SET", "maxmemory", "100mb"]).await?;
+    let all = [Weakness::RedisInMemory, Weakness::RedisEvicts, Weakness::RedisOneServer];
+    assert_eq!(weaknesses(target()).await, all);
+
+    server.ask(["CONFIG", "SET", "appendonly", "yes"]).await?;
+    server.ask(["CONFIG", "SET", "appendfsync", "always"]).await?;
+    server.ask(["CONFIG", "SET", "maxmemory", "0"]).await?;
+    let cut = Target::Redis(RedisConfig { max_len: Some(7), ..RedisConfig::new(server.url()) });
+    assert_eq!(weaknesses(cut).await, [Weakness::RedisCutsStreams, Weakness::RedisOneServer]);
+    server.ask(["ACL", "SETUSER", "blind", "on", ">pw", "~*", "+@all", "-config"]).await?;
+    let blind = Target::Redis(RedisConfig::new(format!("redis://blind:pw@{}", server.address())));
+    assert_eq!(weaknesses(blind).await, [Weakness::RedisUnknown]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_nats_stream_is_graded_by_how_it_is_set_up() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let config = NatsConfig::new(server.url());
+    let missing = Target::Nats(config.clone()).durability().await.err();
+    assert_eq!(missing.map(|why| why.kind), Some(UnavailableKind::Missing));
+    // As it would be made; and it is not made by being looked at.
+    let wanted = NatsConfig { create: true, replicas: 3, ..config.clone() };
+    assert_eq!(weaknesses(Target::Nats(wanted)).await, []);
+    let context = jetstream::new(async_nats::connect(server.url()).await?);
+    assert!(context.get_stream("events").await.is_err());
+
+    let plain = stream::Config {
+        name: "events".to_owned(),
+        subjects: vec!["events.>".to_owned()],
+        max_age: std::time::Duration::from_hours(24),
+        ..stream::Config::default()
+    };
+    let limited = stream::Config { max_messages: 1000, ..plain.clone() };
+    let refusing = stream::Config { discard: stream::DiscardPolicy::New, ..limited.clone() };
+    let in_memory = stream::Config { storage: stream::StorageType::Memory, ..plain.clone() };
+    for (config_of_stream, expected) in [
+        (plain, vec![Weakness::NatsOneServer]),
+        (limited, vec![Weakness::NatsDiscardsOld, Weakness::NatsOneServer]),
+        (refusing, vec![Weakness::NatsOneServer]),
+        (in_memory, vec![Weakness::NatsInMemory, Weakness::NatsOneServer]),
+    ] {
+        context.create_stream(config_of_stream).await?;
+        assert_eq!(weaknesses(Target::Nats(config.clone())).await, expected);
+        context.delete_stream("events").await?;
+    }
+    Ok(())
+}
+
+/// Nothing is delivered to a sink that is not good enough, until it is.
+#[tokio::test]
+async fn a_sink_below_what_is_required_gets_nothing() -> Result<()> {
+    let server = Broker::private(Redis::durable().set("appendfsync", "everysec")).await?;
+    let database = database().await;
+    let mut connection = database.connect().await?;
+    let target = Target::Redis(RedisConfig::new(server.url()));
+    let required = SinkSettings { require_durability: Some(Grade::B), ..sink("redis", target) };
+    let relay = postrider_relay::Relay::start(settings(&database, vec![required]))?;
+    emit(&mut connection, "order.paid", Some("7")).await;
+    let begun = std::time::Instant::now();
+    loop {
+        if let State::Waiting { kind: UnavailableKind::Weak, reason, .. } = &relay.status()[0].state {
+            assert!(reason.contains("is C") && reason.contains("appendfsync always"), "{reason}");
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{:?}", relay.status());
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(server.ask(["EXISTS", "events:order"]).await?, 0);
+    server.ask(["CONFIG", "SET", "appendfsync", "always"]).await?;
+    while server.ask(["EXISTS", "events:order"]).await? != 1 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", relay.status());
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    relay.stop().await;
+    Ok(())
+}
+
+/// The page as the table makes it.
+fn page() -> String {
+    let mut page = "# What a confirmation is worth
+
+<!-- Made from the table in crates/postrider-relay/src/durability.rs by a test of the relay; POSTRIDER_BLESS=1 writes it anew. Do not edit. -->
+
+An event counts as delivered when the sink's server has confirmed it. Whether it is still there when something breaks over there is the
+server's affair, and depends on how it is set up. `postrider doctor --config postrider.yaml` asks each server and grades it:
+
+| grade | an event that was confirmed |
+|---|---|
+"
+    .to_owned();
+    for grade in Grade::ALL {
+        let _ = writeln!(page, "| {grade} | {} |", grade.means());
+    }
+    page.push_str(
+        "
+`require_durability: B` in a sink makes that a condition: below it `postrider run` does not start (exit status 78), a reload is refused, and
+to a server that is reached later only nothing is delivered; `postrider status` says `weak`, and why.
+
+A sink is as good as the worst that is found:
+
+| sink | found | at best | what makes it better |
+|---|---|---|---|
+",
+    );
+    for weakness in Weakness::ALL {
+        let row = weakness.row();
+        let _ = writeln!(page, "| {} | {} | {} | {} |", row.sink, row.what, row.grade, row.remedy);
+    }
+    page
+}
+
+#[test]
+fn the_docs_have_the_table_that_is_applied() {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sinks/durability.md");
+    if std::env::var_os("POSTRIDER_BLESS").is_some() {
+        std::fs::write(&path, page()).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), page(), "run with POSTRIDER_BLESS=1");
+}
