@@ -2,6 +2,7 @@
 
 mod config;
 mod error;
+mod holder;
 mod rotation;
 mod tail;
 mod writer;
