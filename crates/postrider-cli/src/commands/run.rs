@@ -102,7 +102,7 @@ impl Run {
         shown: &watch::Sender<Limits>,
         fixed: &Fixed,
     ) -> Result<Vec<&'static str>, Failure> {
-        let config = config::load(&self.source, &self.overrides)?;
+        let config = config::load_anew(&self.source, &self.overrides)?;
         has_sinks(&config)?;
         let new = Fixed::of(&config);
         if new.database != fixed.database {
