@@ -17,8 +17,8 @@ fn peak(pid: u32) -> Option<u64> {
 /// Delivers everything to new sinks, and answers the most memory that took, in kB.
 async fn drain(url: &str, folder: &Path, sinks: &[(&str, &str)]) -> u64 {
     let config = folder.join("postrider.yaml");
-    let sinks: String =
-        sinks.iter().map(|(name, target)| format!("  {name}: {{ {target}, start: earliest }}\n")).collect();
+    let sink = |(name, target): &(&str, &str)| format!("  {name}: {{ {target}, start: earliest }}\n");
+    let sinks = sinks.iter().map(sink).collect::<Vec<_>>().concat();
     std::fs::write(&config, format!("http: {{ listen: \"off\" }}\nsinks:\n{sinks}")).unwrap();
     let mut child = postrider_on(url, &["run", "--once", "--config", config.to_str().unwrap()])
         .stdout(Stdio::null())
