@@ -139,11 +139,7 @@ impl Target {
     /// Whether it is opened before there is anything to deliver, so that trouble shows early. A file costs nothing to have open, and
     /// whoever set it up looks for it.
     pub(crate) fn opens_early(&self) -> bool {
-        match self {
-            #[cfg(feature = "file")]
-            Self::File(_) => true,
-            _ => false,
-        }
+        self.kind() == "file"
     }
 
     /// Whether one relay has to hold all lanes: two could not write to one file.
