@@ -44,6 +44,7 @@ pub(crate) use schema::published as schema;
 pub(crate) use show::Shown;
 pub(crate) use sinks::{ends_foreign, file_of};
 
+use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::logging::Format;
@@ -111,12 +112,35 @@ pub(crate) struct Examined {
 impl Examined {
     /// The effective values and where they are from.
     pub(crate) fn show(&self) -> Shown {
-        Shown::new(&self.file, &self.tree)
+        let mut file = self.file.clone();
+        let mut tree = self.tree.clone();
+        if let (None, Some(config)) = (&file.database, &self.config) {
+            // The variables of libpq: where they lead to, without the password.
+            let url = connect::url(&config.relay.database);
+            file.database = Some(url.clone());
+            tree.set(&["database"], Node::text(url, Place::Variable(connect::variables())));
+        }
+        Shown::new(&file, &tree)
     }
 
     /// What the environment was found to lack, at the key that asked for it.
     pub(crate) fn finding<S: AsRef<str>>(&self, path: &[S], message: String) -> Finding {
         Finding { place: part::place(&self.tree, path), ..Finding::new(message) }
+    }
+
+    /// Where files are to be written there has to be a folder. A relay that starts waits for it, as it may be mounted yet; whoever changes a
+    /// configuration hears of it.
+    pub(crate) fn folders(&self) -> Vec<Finding> {
+        let sinks = self.config.iter().flat_map(|config| &config.relay.sinks);
+        let missing = sinks.filter_map(|sink| {
+            let path = file_of(&sink.target)?;
+            let folder =
+                path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let message = format!("the folder {} does not exist", folder.display());
+            let is_missing = !folder.is_dir();
+            is_missing.then(|| self.finding(&["sinks", &sink.name, sink.target.kind(), "path"], message))
+        });
+        missing.collect()
     }
 
     /// The report with what was found later.
@@ -131,6 +155,16 @@ pub(crate) fn load(source: &Source, overrides: &Overrides) -> Result<Config, Fai
     match examined.config {
         Some(config) if examined.report.is_empty() => Ok(config),
         _ => Err(Failure::new(Exit::Configuration, examined.report)),
+    }
+}
+
+/// As [`load`], and what it refers to has to be there: for a relay at work, which has another configuration to go on with.
+pub(crate) fn load_anew(source: &Source, overrides: &Overrides) -> Result<Config, Failure> {
+    let examined = examine(source, overrides, Depth::References)?;
+    let missing = examined.folders();
+    match examined.config {
+        Some(config) if examined.report.is_empty() && missing.is_empty() => Ok(config),
+        _ => Err(Failure::new(Exit::Configuration, examined.report.with(missing))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use postrider::log::{self, Servers};
-use sqlx::postgres::PgSslMode;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, PgConnection};
 
 use crate::config::{self, Source};
@@ -190,6 +190,35 @@ fn checked(url: &str) -> Result<(String, Vec<&str>), Failure> {
         }
     }
     Ok((format!("{address}?{}", kept.join("&")), ignored))
+}
+
+/// Those of them that are set.
+pub(crate) fn variables() -> String {
+    let set: Vec<&str> = VARIABLES.iter().copied().filter(|name| env::var_os(name).is_some()).collect();
+    set.join(", ")
+}
+
+/// The address as it could be written, without the password and all that is not about where it leads to.
+pub(crate) fn url(servers: &Servers) -> String {
+    let encoded = |text: &str| -> String {
+        let letter = |byte: u8| match byte {
+            byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        };
+        text.bytes().map(letter).collect()
+    };
+    let host = |options: &PgConnectOptions| {
+        let host = match options.get_socket() {
+            Some(socket) => encoded(&socket.to_string_lossy()),
+            None if options.get_host().contains(':') => format!("[{}]", options.get_host()),
+            None => encoded(options.get_host()),
+        };
+        format!("{host}:{}", options.get_port())
+    };
+    let hosts: Vec<String> = servers.each().iter().map(host).collect();
+    let user = servers.last().get_username();
+    let database = servers.last().get_database().unwrap_or(user);
+    format!("postgres://{}@{}/{}", encoded(user), hosts.join(","), encoded(database))
 }
 
 /// Where it goes, without the password.

@@ -41,6 +41,8 @@ pub(crate) enum Verdict {
     Drop,
     /// An expression failed on it.
     Fail(String),
+    /// No expression gets to see it.
+    Beyond(String),
 }
 
 /// The expressions of a sink.
@@ -78,7 +80,8 @@ fn input(record: &Record) -> Result<Vec<u8>, String> {
     let size = record.payload.len() + headers.len();
     if size > LARGEST_INPUT {
         return Err(format!(
-            "the event has {size} bytes; filter and transform take no more than {LARGEST_INPUT}"
+            "the event has {size} bytes; filter and transform take {LARGEST_INPUT} ({} MiB) at most",
+            LARGEST_INPUT >> 20
         ));
     }
     for (name, text) in [("payload", record.payload.as_str()), ("headers", headers)] {

@@ -108,6 +108,7 @@ impl Pipeline {
         loop {
             self.forget_lost();
             self.leave_to_others();
+            self.tell_refusals(Instant::now());
             self.show();
             self.start_delivery();
             self.start_settling();
@@ -193,6 +194,8 @@ impl Pipeline {
             && let Some(outlet) = &mut self.outlet
         {
             outlet.let_go();
+            // What it could not do is not its concern any more.
+            self.failures = 0;
         }
     }
 

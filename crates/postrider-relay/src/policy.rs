@@ -38,10 +38,11 @@ const fn park(code: &'static str, what: &'static str, advice: &'static str) -> P
 
 impl UnavailableKind {
     /// Every kind there is.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Connection,
         Self::Timeout,
         Self::Blocked,
+        Self::InUse,
         Self::Forbidden,
         Self::Missing,
         Self::Full,
@@ -66,6 +67,12 @@ impl UnavailableKind {
                 "blocked",
                 "the sink asks for patience",
                 "look for an alarm, a quota or a lost quorum there; delivery goes on by itself",
+            ),
+            Self::InUse => wait(
+                "in_use",
+                "another process has what only one can have",
+                "end that process, or give this sink a place of its own; one that is stopped goes on after `kill -CONT` and ends by `kill \
+                 -KILL`; delivery goes on by itself",
             ),
             Self::Forbidden => wait(
                 "forbidden",
@@ -99,8 +106,15 @@ impl UnavailableKind {
 
 impl RefusalKind {
     /// Every kind there is.
-    pub const ALL: [Self; 6] =
-        [Self::TooLarge, Self::Unroutable, Self::Rejected, Self::Transform, Self::Route, Self::Envelope];
+    pub const ALL: [Self; 7] = [
+        Self::TooLarge,
+        Self::Unroutable,
+        Self::Rejected,
+        Self::Transform,
+        Self::BeyondJq,
+        Self::Route,
+        Self::Envelope,
+    ];
 
     /// What is done about it.
     pub const fn policy(self) -> Policy {
@@ -124,6 +138,11 @@ impl RefusalKind {
                 "transform",
                 "the filter or transform failed on the event",
                 "mend the jq expression, reload, and retry it",
+            ),
+            Self::BeyondJq => park(
+                "beyond_jq",
+                "the event is beyond what filter and transform take",
+                "keep payloads smaller, or deliver such events by a sink without filter and transform; then retry or discard it",
             ),
             Self::Route => park(
                 "route",

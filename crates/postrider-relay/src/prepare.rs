@@ -89,6 +89,7 @@ impl Preparer {
             Verdict::Replace(payload) => self.finish(record, &payload),
             Verdict::Drop => Prepared::Filtered,
             Verdict::Fail(reason) => Prepared::Refused(Refusal { kind: RefusalKind::Transform, reason }),
+            Verdict::Beyond(reason) => Prepared::Refused(Refusal { kind: RefusalKind::BeyondJq, reason }),
         }
     }
 

@@ -153,6 +153,8 @@ pub enum RefusalKind {
     Rejected,
     /// The `filter` or `transform` failed on it.
     Transform,
+    /// Too large, nested too deeply or no JSON: no `filter` or `transform` can be asked about it.
+    BeyondJq,
     /// The routing template rendered something that is no legal name.
     Route,
     /// The envelope could not be built from it.
@@ -199,6 +201,8 @@ pub enum UnavailableKind {
     Timeout,
     /// Asks for patience: an alarm, a quota, a lost quorum.
     Blocked,
+    /// Somebody else has what only one can have.
+    InUse,
     /// Does not know us or does not let us.
     Forbidden,
     /// What the configuration names is not there, or is not what it should be.

@@ -158,6 +158,12 @@ impl Target {
         }
     }
 
+    /// Whether it is opened before there is anything to deliver, so that trouble shows early. A file costs nothing to have open, and
+    /// whoever set it up looks for it.
+    pub(crate) fn opens_early(&self) -> bool {
+        self.kind() == "file"
+    }
+
     /// Whether one relay has to hold all lanes: two could not write to one file.
     pub fn is_exclusive(&self) -> bool {
         match self {

@@ -27,6 +27,7 @@ pub mod session;
 mod settling;
 pub mod share;
 pub mod sink;
+mod turns;
 pub mod wake;
 
 pub use bell::{Hint, Silence};

@@ -50,7 +50,7 @@ struct Check {
 
 /// Print every value that is in effect, and where it is from
 ///
-/// Passwords are not shown, nor the texts that variables and files put in: they stand as they are written in the file.
+/// Passwords are not shown, nor the texts that variables and files put in: they stand as `${NAME}`. A default that is in effect is shown.
 #[derive(Args)]
 struct Show {
     #[command(flatten)]
@@ -86,7 +86,7 @@ impl Check {
         let examined = config::examine(&self.source, &Overrides::default(), self.depth)?;
         let (mut findings, mut away) = (Vec::new(), Vec::new());
         if self.depth >= Depth::References {
-            folders(&examined, &mut findings);
+            findings.append(&mut examined.folders());
         }
         if self.depth >= Depth::Environment {
             environment(&examined, &mut findings, &mut away).await;
@@ -110,19 +110,6 @@ impl Check {
             None => output::say("there is no postrider.yaml here; what is set without one is fine"),
         }
         Ok(Exit::Fine)
-    }
-}
-
-/// Where files are to be written there has to be a folder.
-fn folders(examined: &Examined, findings: &mut Vec<Finding>) {
-    let Some(config) = &examined.config else { return };
-    for sink in &config.relay.sinks {
-        let Some(path) = file_of(&sink.target) else { continue };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if !folder.is_dir() {
-            let message = format!("the folder {} does not exist", folder.display());
-            findings.push(examined.finding(&["sinks", &sink.name, sink.target.kind(), "path"], message));
-        }
     }
 }
 

@@ -104,7 +104,7 @@ impl Run {
         shown: &watch::Sender<Limits>,
         fixed: &Fixed,
     ) -> Result<Vec<&'static str>, Failure> {
-        let config = config::load(&self.source, &self.overrides)?;
+        let config = config::load_anew(&self.source, &self.overrides)?;
         has_sinks(&config)?;
         durability::require(&config.relay.sinks).await?;
         let new = Fixed::of(&config);

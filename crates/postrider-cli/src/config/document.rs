@@ -33,7 +33,7 @@ sinks:
 
 - `postrider config check` finds what is wrong, all of it at once, with lines. It looks as far as `--depth` says: at the file alone
   (`syntax`), at the variables, files and expressions it names (`references`, the default), at the database and the sinks (`environment`).
-- `postrider config show` prints every value that is in effect and where it is from, without secrets.
+- `postrider config show` prints every value that is in effect and where it is from, without secrets: what a variable or a file holds stands as `${NAME}`.
 - `postrider config schema` prints a JSON Schema, for editors.
 
 ## Which value wins

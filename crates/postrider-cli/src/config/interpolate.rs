@@ -51,11 +51,11 @@ impl Interpolation<'_> {
         };
         match self.expand(text) {
             Ok(None) => true,
-            Ok(Some(Expanded { text: expanded, from })) => {
+            Ok(Some(Expanded { text: expanded, shown, from })) => {
                 if !from.is_empty() {
                     // Nothing stays nothing; everything else is a text, even the word `null`.
                     *is_plain = expanded.is_empty();
-                    node.written = Some(Written { text: text.clone(), from });
+                    node.written = Some(Written { text: shown, from });
                 }
                 *text = expanded;
                 true
@@ -77,38 +77,44 @@ impl Interpolation<'_> {
 
     /// `None` if there is nothing to do.
     fn expand(&self, text: &str) -> Result<Option<Expanded>, Problem> {
-        let mut expanded = Expanded { text: String::new(), from: Vec::new() };
+        let mut expanded = Expanded { text: String::new(), shown: String::new(), from: Vec::new() };
         let mut rest = text;
         let mut has_changed = false;
         while let Some(at) = rest.find('$') {
             let (before, dollar) = rest.split_at(at);
             expanded.text.push_str(before);
+            expanded.shown.push_str(before);
             if let Some(after) = dollar.strip_prefix("$$") {
                 expanded.text.push('$');
+                expanded.shown.push_str("$$");
                 has_changed = true;
                 rest = after;
             } else if let Some(reference) = dollar.strip_prefix("${") {
                 let Some((reference, after)) = reference.split_once('}') else {
                     return Err(Problem::Syntax("`${` is not closed by `}`".to_owned()));
                 };
-                let (value, from) = self.value(reference)?;
+                let Filled { value, shown, from } = self.value(reference)?;
                 expanded.text.push_str(&value);
+                expanded.shown.push_str(&shown);
                 expanded.from.push(from);
                 has_changed = true;
                 rest = after;
             } else {
                 // A variable of jq, or a price.
                 expanded.text.push('$');
+                expanded.shown.push('$');
                 rest = &dollar[1..];
             }
         }
         expanded.text.push_str(rest);
+        expanded.shown.push_str(rest);
         Ok(has_changed.then_some(expanded))
     }
 
-    fn value(&self, reference: &str) -> Result<(String, String), Problem> {
+    fn value(&self, reference: &str) -> Result<Filled, Problem> {
         if let Some(path) = reference.strip_prefix("file:") {
-            return Ok((self.file(path)?, format!("file {path}")));
+            let (value, shown) = (self.file(path)?, format!("${{{reference}}}"));
+            return Ok(Filled { value, shown, from: format!("file {path}") });
         }
         let length =
             reference.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
@@ -130,14 +136,21 @@ impl Interpolation<'_> {
                 return Err(Problem::Missing(format!("the variable {name} is not set"), Some(help)));
             }
             (Some(found), Some(":-" | ":?"), _) if !found.is_empty() => found,
-            (_, Some(":-"), default) => default.to_owned(),
+            (_, Some(":-"), default) => {
+                let shown = default.replace('$', "$$");
+                return Ok(Filled {
+                    value: default.to_owned(),
+                    shown,
+                    from: format!("the default of {name}"),
+                });
+            }
             (_, Some(":?"), reason) => {
                 let message = format!("the variable {name} is not set: {reason}");
                 return Err(Problem::Missing(message, None));
             }
             _ => return Err(Problem::Syntax(format!("after the name {name} only `:-` or `:?` may follow"))),
         };
-        Ok((value, format!("environment {name}")))
+        Ok(Filled { value, shown: format!("${{{name}}}"), from: format!("environment {name}") })
     }
 
     /// The content without its last line break.
@@ -168,7 +181,16 @@ pub(crate) fn folder(file: Option<&Path>) -> PathBuf {
 
 struct Expanded {
     text: String,
+    /// As it may be shown: with the defaults that are in effect, without what variables and files hold.
+    shown: String,
     from: Vec<String>,
+}
+
+/// What stands for one reference.
+struct Filled {
+    value: String,
+    shown: String,
+    from: String,
 }
 
 enum Problem {

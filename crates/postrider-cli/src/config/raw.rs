@@ -157,7 +157,8 @@ impl From<Hint> for postrider::log::Hint {
 pub(crate) struct Relay {
     /// Shown to operators as the holder of its lanes. Without it: `relay` and the number of the process.
     pub(crate) name: Option<String>,
-    /// Above this much resident memory buffers shrink, then the relay drains and ends, for its supervisor to start it again.
+    /// Above this much resident memory buffers shrink, then the relay drains and ends, for its supervisor to start it again. Events larger
+    /// than a batch are taken by one sink at a time.
     pub(crate) memory_limit: Size,
     /// How long draining may take when the relay is told to stop.
     pub(crate) drain: Span,
@@ -202,9 +203,10 @@ pub(crate) struct Feed {
     pub(crate) envelope: EnvelopeKind,
     /// The `source` of a `CloudEvent` and the like: which database this is, in your words.
     pub(crate) source: String,
-    /// A jq expression; only events for which it is true are delivered.
+    /// A jq expression; only events for which it is true are delivered. Of payload and headers together it takes 8 MiB at most, 512 levels
+    /// deep, and 500,000 steps; an event beyond that is refused and parked.
     pub(crate) filter: Option<String>,
-    /// A jq expression whose value becomes the payload.
+    /// A jq expression whose value becomes the payload. Bounded like `filter`.
     pub(crate) transform: Option<String>,
     /// A routing template. Without it the sink's own default is taken.
     pub(crate) route: Option<String>,

@@ -137,9 +137,9 @@ fn in_yaml(value: &Value, is_written: bool) -> String {
     }
 }
 
-/// A key in YAML. Every key of ours is a word; `null` too, as a key.
+/// A key in YAML. `null` is a word for us, and nothing for other readers of the file unless it is quoted.
 pub(crate) fn key(key: &str) -> String {
-    if key == "null" { key.to_owned() } else { scalar(key, true) }
+    scalar(key, true)
 }
 
 /// A text in YAML: plain where that is safe, else quoted as in JSON, which YAML understands.

@@ -133,6 +133,10 @@ fn read_one(entry: &Entry, shape: &Shape, findings: &mut Vec<Finding>) -> Option
     if let [first, second, ..] = chosen.as_slice() {
         let message = format!("the sink `{name}` is both `{}` and `{}`", first.key, second.key);
         findings.push(Finding::at(second.place.clone(), message).help("make it two sinks"));
+        // What is wrong inside of each is not to be found only when the other is gone.
+        for kind in chosen.iter().filter(|kind| missing_feature(&kind.key).is_none()) {
+            read::<Target>(&section(&[*kind], &entry.value), &["sinks", name], shape, findings);
+        }
         return None;
     }
     let Some(kind) = chosen.first() else {

@@ -24,7 +24,7 @@ pub(crate) enum Place {
     Flag(&'static str),
 }
 
-/// How an interpolated text was written, and what it was made from.
+/// How an interpolated text may be shown, as it could be written, and what it was made from.
 #[derive(Clone)]
 pub(crate) struct Written {
     pub(crate) text: String,

@@ -182,7 +182,7 @@ fn show_prints_what_is_in_effect_and_where_it_is_from() {
         ("  name: \"by hand\"", "flag --name"),
         ("  lag: 1s", "environment POSTRIDER_ALERTS_LAG"),
         ("  lease: 5s", "default"),
-        ("    null: {}", "file line 3"),
+        ("    \"null\": {}", "file line 3"),
     ] {
         let found = end.stdout.lines().find(|found| found.starts_with(line));
         let found = found.unwrap_or_else(|| panic!("{line} in {}", end.stdout));
@@ -196,6 +196,61 @@ fn show_prints_what_is_in_effect_and_where_it_is_from() {
     let sinks = &end.json()["configuration"]["sinks"];
     assert_eq!(sinks["null"]["start"], "2026-01-31T12:00:00Z");
     assert!(sinks["out"].is_null(), "{sinks}");
+}
+
+/// A default that is in effect is shown, and what a variable holds is not: it may be a secret.
+#[test]
+fn show_prints_the_defaults_of_references_that_are_used() {
+    let folder = Folder::with(
+        "database: ${SHOP_URL:-postgres://me:c4n4ry@127.0.0.1:1/shop}\nrelay:\n  name: 'relay ${A:-one} of ${B:-two}'\n",
+    );
+    let end = End::of(folder.postrider(&["config", "show"]).env("B", "c4n4ry")).expect(0);
+    for line in [
+        "database: \"postgres://me:***@127.0.0.1:1/shop\"  # file line 1, the default of SHOP_URL",
+        "  name: \"relay one of ${B}\"",
+    ] {
+        assert!(end.stdout.lines().any(|found| found.starts_with(line)), "{line} in {}", end.stdout);
+    }
+    assert!(end.stdout.contains("# file line 3, the default of A, environment B"), "{}", end.stdout);
+    assert!(!end.stdout.contains("c4n4ry"), "{}", end.stdout);
+}
+
+#[test]
+fn show_says_where_the_variables_of_libpq_lead_to() {
+    let folder = Folder::with("sinks: { out: { \"null\": {} } }\n");
+    let shown = |variables: &[(&str, &str)]| {
+        let mut show = folder.postrider(&["config", "show"]);
+        let end = End::of(show.envs(variables.iter().copied()).env("PGPASSWORD", "c4n4ry")).expect(0);
+        assert!(!end.stdout.contains("c4n4ry"), "{}", end.stdout);
+        end.stdout.lines().find(|line| line.starts_with("database:")).unwrap().to_owned()
+    };
+    let line = shown(&[("PGHOST", "h1,h2"), ("PGPORT", "1,2"), ("PGUSER", "me"), ("PGDATABASE", "shop")]);
+    assert_eq!(
+        line,
+        "database: \"postgres://me@h1:1,h2:2/shop\"      # environment PGHOST, PGPORT, PGDATABASE, PGUSER"
+    );
+    let line = shown(&[("PGHOST", "/run/sockets"), ("PGUSER", "a b")]);
+    assert!(line.contains("postgres://a%20b@%2Frun%2Fsockets:5432/a%20b"), "{line}");
+    // What it says can be used.
+    let url = line.split('"').nth(1).unwrap().to_owned();
+    End::of(&mut folder.postrider(&["config", "show", "--database", &url])).expect(0);
+}
+
+/// Who takes one of the two out does not want to hear of the rest only then.
+#[test]
+fn everything_unknown_beside_two_kinds_of_one_sink_is_named() {
+    let folder = Folder::with(
+        "database: postgres://h/d\nsinks:\n  out: { file: { path: a, bogsu: 1 }, stdout: { colour: 1 }, bogus: 1 }\n",
+    );
+    let end = End::of(&mut folder.postrider(&["config", "check"])).expect(78);
+    for words in [
+        "unknown key `bogus` in `sinks.out`",
+        "unknown key `bogsu` in `sinks.out.file`",
+        "unknown key `colour` in `sinks.out.stdout`",
+        "is both `file` and `stdout`",
+    ] {
+        assert!(end.stderr.contains(words), "{words} in {}", end.stderr);
+    }
 }
 
 #[test]

@@ -169,6 +169,32 @@ async fn fault_111_a_relay_at_work_counts_tells_its_supervisor_and_keeps_secrets
     assert!(said.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{said}");
 }
 
+/// Not only when the first event comes, which may be hours later.
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_is_told_before_the_first_event() {
+    let database = empty_database().await;
+    End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+    let folder = std::env::temp_dir().join(format!("postrider-http-{}", database.name()));
+    let to = format!("file:{}", folder.join("events.ndjson").display());
+    let words = ["run", "--to", &to, "--listen", "127.0.0.1:0", "--log-format", "json"];
+    let mut relay = Relay::start(&mut postrider_on(&database.url(), &words));
+    let address = relay.address();
+    let health = until(address, "/readyz", |code, body| code == 503 && body.contains("cannot open"));
+    assert!(health.contains("No such file or directory"), "{health}");
+    let status = End::of(&mut postrider_on(&database.url(), &["status"]));
+    // With the next heartbeat at the latest.
+    let begin = Instant::now();
+    let mut said = status.stdout;
+    while !said.contains("cannot open") {
+        assert!(begin.elapsed() < PATIENCE, "{said}");
+        said = End::of(&mut postrider_on(&database.url(), &["status"])).stdout;
+    }
+    std::fs::create_dir(&folder).unwrap();
+    until(address, "/readyz", |code, _| code == 200);
+    relay.stop();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[tokio::test]
 async fn a_port_that_is_taken_may_come_free_and_an_address_of_others_does_not() {
     let database = empty_database().await;
@@ -213,6 +239,11 @@ async fn health_and_status_tell_the_same_story_while_the_relay_lives() {
     let address = relay.address();
     until_status(&database, "running");
 
+    let begin = Instant::now();
+    while std::fs::remove_file(&file).is_err() {
+        assert!(begin.elapsed() < PATIENCE, "it is opened before there is an event");
+        thread::sleep(Duration::from_millis(5));
+    }
     std::fs::create_dir(&file).unwrap();
     emit(&database, 1).await;
     let sink = until_status(&database, "waiting");

@@ -157,3 +157,13 @@ async fn a_parameter_without_effect_is_named() {
     let end = End::of(&mut postrider_on(&url, &["init"])).expect(0);
     assert!(end.stderr.starts_with("note: the connection parameter channel_binding"), "{}", end.stderr);
 }
+
+/// Brokers bring their libraries along: whoever wants one asks for it.
+#[test]
+fn the_default_build_has_the_sinks_that_need_no_library() {
+    let manifest = include_str!("../../Cargo.toml");
+    let default = manifest.lines().find_map(|line| line.strip_prefix("default = ")).unwrap();
+    let mut features: Vec<String> = serde_json::from_str(default).unwrap();
+    features.sort();
+    assert_eq!(features, ["file", "null", "stdout"]);
+}

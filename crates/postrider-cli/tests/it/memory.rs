@@ -1,5 +1,6 @@
 //! What a relay takes of the machine's memory.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,14 +14,12 @@ fn peak(pid: u32) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// Delivers everything to `null` by a new sink, and answers the most memory that took, in kB.
-async fn drain(url: &str, folder: &std::path::Path, sink: &str) -> u64 {
-    let config = folder.join(format!("{sink}.yaml"));
-    std::fs::write(
-        &config,
-        format!("sinks: {{ {sink}: {{ null: {{}}, start: earliest }} }}\nhttp: {{ listen: \"off\" }}\n"),
-    )
-    .unwrap();
+/// Delivers everything to new sinks, and answers the most memory that took, in kB.
+async fn drain(url: &str, folder: &Path, sinks: &[(&str, &str)]) -> u64 {
+    let config = folder.join("postrider.yaml");
+    let sink = |(name, target): &(&str, &str)| format!("  {name}: {{ {target}, start: earliest }}\n");
+    let sinks = sinks.iter().map(sink).collect::<Vec<_>>().concat();
+    std::fs::write(&config, format!("http: {{ listen: \"off\" }}\nsinks:\n{sinks}")).unwrap();
     let mut child = postrider_on(url, &["run", "--once", "--config", config.to_str().unwrap()])
         .stdout(Stdio::null())
         .spawn()
@@ -55,8 +54,39 @@ async fn fault_38_a_huge_transaction_is_carried_in_bounded_memory() {
         ask(&database, "select count(distinct xid) from postrider.events where type = 'huge'").await,
         "1"
     );
-    let huge = drain(&database.url(), &folder, "huge").await;
+    let huge = drain(&database.url(), &folder, &[("huge", "\"null\": {}")]).await;
     std::fs::remove_dir_all(&folder).unwrap();
     // The payloads alone are 100 MB: a relay that took a transaction whole would hold them, and what is made of them.
     assert!(huge < 100_000, "{huge} kB for one transaction of {events} events");
+}
+
+/// Each of them alone takes most of the limit: all sinks have to take their turns.
+#[tokio::test]
+async fn fault_38_four_sinks_with_huge_events_keep_to_the_memory_limit() {
+    const LIMIT: u64 = 500_000_000;
+    const EVENTS: u64 = 2;
+    let database = installed().await;
+    let folder = std::env::temp_dir().join(format!("postrider-memory-four-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    run(
+        &database,
+        format!(
+            "select postrider.emit('huge', json_build_object('text', repeat('x', 60000000)), key => n::text)
+             from generate_series(1, {EVENTS}) n"
+        ),
+    )
+    .await;
+    let path = |name: &str| folder.join(name);
+    let file = |name: &str| format!("file: {{ path: {}, fsync: never }}", path(name).display());
+    let names = ["a", "b", "c", "d"];
+    let targets = names.map(file);
+    let sinks: Vec<(&str, &str)> = names.into_iter().zip(targets.iter().map(String::as_str)).collect();
+    let most = drain(&database.url(), &folder, &sinks).await * 1024;
+    for name in names {
+        let bytes = std::fs::metadata(path(name)).unwrap().len();
+        assert_eq!(bytes / 60_000_000, EVENTS, "{name}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    println!("{most} bytes at most");
+    assert!(most < LIMIT, "{most} bytes");
 }

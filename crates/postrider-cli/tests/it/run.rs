@@ -294,6 +294,12 @@ async fn fault_118_a_reload_is_taken_whole_or_not_at_all() {
     world.configure(&format!("database: {elsewhere}\nsinks:\n  one: {{ null: {{}} }}\n"));
     relay.signal(Signal::HUP);
     relay.until_said("has no postrider schema");
+    // What `config check` finds, a reload finds too.
+    let nowhere = world.path("nowhere/two.ndjson");
+    world.configure(&format!("sinks:\n  two: {{ file: {{ path: {nowhere} }} }}\n"));
+    relay.signal(Signal::HUP);
+    relay.until_said("nowhere does not exist");
+    assert!(!relay.said().contains("the new configuration is in effect"), "{}", relay.said());
     emit(&mut writer, 10).await;
     until("twenty lines", || ids(&one).len() == 20);
     assert!(!Path::new(&two).exists());

@@ -198,6 +198,12 @@ async fn parked_dead_and_gone_events_are_found() {
     let behind = park(&database, "web", "order.made", "k", "behind").await;
     let end = on(&database, &["where", &id]).expect(0);
     assert!(end.stdout.contains("dead after 10 attempts (too_large: It is Far too large)"), "{}", end.stdout);
+    run(&database, "update postrider.parked set next_attempt_at = now() - interval '1 hour'").await;
+    for (id, sinks) in [(&id, "/sinks/0/parked/0"), (&behind, "/parked/0")] {
+        let document = on(&database, &["where", id, "--json"]).expect(0).json();
+        let parked = document.pointer(sinks).unwrap();
+        assert!(parked["next_attempt_at"].is_null(), "nobody tries it: {parked}");
+    }
     // Only parked: its slot was emptied.
     let end = on(&database, &["where", &behind]).expect(0);
     assert!(
@@ -237,6 +243,10 @@ async fn what_was_parked_is_told_by_its_end() {
         "{}",
         end.stderr
     );
+    // Both are named, or the number of the others.
+    let named = end.stderr.matches("an event was refused").count();
+    let is_counted = end.stderr.contains("more events were refused than are named here");
+    assert!(named == 2 || is_counted, "{}", end.stderr);
     assert!(!end.stderr.contains("noorder"), "a reason may quote the event: {}", end.stderr);
     let at = |id: &str| {
         state(&on(&database, &["where", id, "--json", "--config", config]).expect(0).json(), "web").clone()

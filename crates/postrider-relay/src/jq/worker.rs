@@ -107,7 +107,7 @@ impl Thread {
                 for input in &job.inputs[job.from..] {
                     let (verdict, stopped) = match input {
                         Ok(input) => program.judge(input, &theirs.cancelled),
-                        Err(reason) => (Verdict::Fail(reason.clone()), false),
+                        Err(reason) => (Verdict::Beyond(reason.clone()), false),
                     };
                     theirs.lock().verdicts.push(verdict);
                     if stopped {

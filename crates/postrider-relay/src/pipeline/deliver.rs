@@ -37,7 +37,7 @@ impl Pipeline {
         if self.outlet.is_none() || rests || self.paused != Some(false) || self.is_draining() {
             return;
         }
-        let Some(work) = self.next_work() else { return };
+        let Some(work) = self.next_work().or_else(|| self.opening()) else { return };
         let Some(mut outlet) = self.outlet.take() else { return };
         self.rests_until = None;
         let held = match &work {
@@ -52,6 +52,12 @@ impl Pipeline {
             let delivered = outlet.deliver(&records, |key| held.contains(key)).await;
             Box::new(Delivery { outlet, work, delivered })
         }));
+    }
+
+    /// Nothing, to see whether the sink can be opened at all. Not in the place of one that has the lanes.
+    fn opening(&self) -> Option<Work> {
+        let outlet = self.outlet.as_ref()?;
+        (outlet.is_to_be_opened() && !self.reader.tenures().is_empty()).then(|| Work::Log(Vec::new()))
     }
 
     fn next_work(&mut self) -> Option<Work> {
@@ -101,7 +107,9 @@ impl Pipeline {
         let Delivery { outlet, work, delivered } = delivery;
         self.outlet = Some(outlet);
         self.sending = None;
-        self.telemetry.delivery(delivered.took);
+        if !delivered.sent.is_empty() {
+            self.telemetry.delivery(delivered.took);
+        }
         if delivered.sent.iter().any(|sent| matches!(sent, Sent::Delivered)) {
             // It was there in between: the pauses begin anew.
             self.failures = 0;

@@ -56,9 +56,18 @@ impl Outlet {
         }
     }
 
-    /// Delivers records in order. `is_held` tells the keys that something is parked of already.
+    /// Whether it should be opened although there is nothing to deliver.
+    pub(super) fn is_to_be_opened(&self) -> bool {
+        self.sink.is_none() && self.target.opens_early()
+    }
+
+    /// Delivers records in order, or only opens the sink if there are none. `is_held` tells the keys that something is parked of already.
     pub(super) async fn deliver(&mut self, records: &[&Record], is_held: impl Fn(&str) -> bool) -> Delivered {
         let begun = Instant::now();
+        if records.is_empty() {
+            let unavailable = self.open().await.err();
+            return Delivered { sent: Vec::new(), unavailable, took: begun.elapsed() };
+        }
         let (mut sent, messages, places) = self.prepare(records, is_held);
         let mut unavailable = None;
         if !messages.is_empty() {
@@ -124,14 +133,17 @@ impl Outlet {
     }
 
     async fn send(&mut self, messages: &[Message<'_>]) -> Report {
-        let sink = match &mut self.sink {
-            Some(sink) => sink,
-            none => match open(&self.target, self.required).await {
-                Ok(sink) => none.insert(sink),
-                Err(unavailable) => return Report::unavailable(messages.len(), unavailable),
-            },
-        };
-        sink.deliver(messages).await
+        match self.open().await {
+            Ok(sink) => sink.deliver(messages).await,
+            Err(unavailable) => Report::unavailable(messages.len(), unavailable),
+        }
+    }
+
+    async fn open(&mut self) -> Result<&mut Box<dyn Sink>, Unavailable> {
+        match &mut self.sink {
+            Some(sink) => Ok(sink),
+            none => Ok(none.insert(open(&self.target, self.required).await?)),
+        }
     }
 
     /// Leaves the sink to others; it is opened again when there is something to deliver.

@@ -28,9 +28,35 @@ impl Refusals {
         self.said_at = Some(now);
         Some(std::mem::take(&mut self.unsaid))
     }
+
+    /// How many were not shown, once no other has come that would have said so.
+    fn left(&mut self, now: Instant) -> Option<u32> {
+        let is_time = self.said_at.is_none_or(|said_at| now.duration_since(said_at) >= EVERY);
+        if self.unsaid == 0 || !is_time {
+            return None;
+        }
+        self.said_at = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
+    }
 }
 
 impl Pipeline {
+    /// Says at last how many refusals were not shown.
+    pub(super) fn tell_refusals(&mut self, now: Instant) {
+        if let Some(events) = self.refusals.left(now) {
+            tracing::warn!(
+                sink = self.settings.name,
+                events,
+                "more events were refused than are named here; `postrider dead list` has all of them"
+            );
+        }
+    }
+
+    /// At the end there is no later.
+    pub(super) fn tell_last_refusals(&mut self) {
+        self.tell_refusals(Instant::now() + EVERY);
+    }
+
     /// What is stored about a refusal, after so many attempts.
     pub(super) fn refused(&mut self, record: &Record, refusal: &Refusal, attempts: u32) -> Refused {
         let policy = refusal.kind.policy();
@@ -71,5 +97,22 @@ mod tests {
         assert_eq!(refusals.shown(begin + EVERY / 2), None);
         assert_eq!(refusals.shown(begin + EVERY), Some(2));
         assert_eq!(refusals.shown(begin + 3 * EVERY), Some(0));
+    }
+
+    #[test]
+    fn those_that_were_not_shown_are_counted_at_last() {
+        let mut refusals = Refusals::default();
+        let begin = Instant::now();
+        assert_eq!(refusals.left(begin), None);
+        refusals.shown(begin);
+        assert_eq!(refusals.left(begin + EVERY), None, "it was shown");
+        refusals.shown(begin);
+        refusals.shown(begin);
+        assert_eq!(refusals.left(begin + EVERY / 2), None, "the next one may say it");
+        assert_eq!(refusals.left(begin + EVERY), Some(2));
+        assert_eq!(refusals.left(begin + 2 * EVERY), None);
+        // And so it is with those that follow.
+        assert_eq!(refusals.shown(begin + EVERY * 3 / 2), None);
+        assert_eq!(refusals.left(begin + 2 * EVERY), Some(1));
     }
 }

@@ -159,6 +159,7 @@ async fn once(
         // The sink is needed again. Its own deadline ends this.
         pipeline.on_delivery(*delivering.await);
     }
+    pipeline.tell_last_refusals();
     pipeline.keep(|_, _| false);
     if pipeline.has_settled || begun.elapsed() > LONG_LIFE {
         *failures = 0;

@@ -14,13 +14,18 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Holds this batch instead of the last one.
-    pub(crate) fn fill(&mut self, batch: &[Message<'_>]) {
+    /// Nothing, to be filled again.
+    pub(crate) fn emptied(mut self) -> Self {
         if self.bytes.capacity() > KEPT {
-            *self = Self::default();
+            return Self::default();
         }
         self.bytes.clear();
         self.ends.clear();
+        self
+    }
+
+    /// Holds this batch.
+    pub(crate) fn fill(&mut self, batch: &[Message<'_>]) {
         self.bytes.reserve(batch.iter().map(|message| message.body.len() + 1).sum());
         for message in batch {
             push_line(&mut self.bytes, &message.body);

@@ -54,7 +54,7 @@ impl Sink for Stdout {
             let write = self.hand.run(move |output| (output.write(lines.bytes()), lines));
             let why = match time::timeout(PATIENCE, write).await {
                 Ok(Some((Ok(()), lines))) => {
-                    self.lines = lines;
+                    self.lines = lines.emptied();
                     return Report::delivered(batch.len());
                 }
                 // Nobody can open the other end of a pipe again.

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use postrider::log::Record;
 use postrider_relay::sinks::Target;
@@ -13,6 +14,7 @@ use postrider_relay::units::Size;
 use postrider_relay::{
     EnvelopeKind, Message, Outcome, Preparer, Report, Sink, SinkSettings, Unavailable, UnavailableKind,
 };
+use postrider_testkit::{Process, Signal};
 use proptest::prelude::*;
 
 use crate::scratch::Scratch;
@@ -174,18 +176,31 @@ async fn a_file_has_one_writer() {
         .unwrap();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let why = open(FileConfig::new(&path)).await.err().unwrap();
-    assert_eq!(why.kind, UnavailableKind::Blocked);
-    assert!(why.source.to_string().starts_with("another process is writing to "), "{}", why.source);
+    assert_eq!(why.kind.policy().code, "in_use");
+    let said = why.source.to_string();
+    // The lock is its own, whatever it has started with it.
+    assert!(said.contains(&format!("process {} (flock)", holder.id())), "{said}");
+    assert!(!said.contains("is stopped"), "{said}");
+    Process::find(i32::try_from(holder.id()).unwrap()).unwrap().signal(Signal::STOP).unwrap();
+    let stopped = || async {
+        let why = open(FileConfig::new(&path)).await.err().unwrap();
+        why.source.to_string().contains("is stopped")
+    };
+    let begin = Instant::now();
+    while !stopped().await {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it is not said that it is stopped");
+    }
+    Process::find(i32::try_from(holder.id()).unwrap()).unwrap().signal(Signal::CONT).unwrap();
     holder.stdin.take().unwrap().write_all(b"\n").unwrap();
     holder.wait().unwrap();
 
     let config = FileConfig { rotate: Some(Size(2)), ..FileConfig::new(&path) };
     let mut sink = open(config).await.unwrap();
-    assert_eq!(open(FileConfig::new(&path)).await.err().unwrap().kind, UnavailableKind::Blocked);
+    assert_eq!(open(FileConfig::new(&path)).await.err().unwrap().kind.policy().code, "in_use");
     // Still so when the file is a new one.
     delivered(&mut sink, &numbered([1])).await;
     delivered(&mut sink, &numbered([2])).await;
-    assert_eq!(open(FileConfig::new(&path)).await.err().unwrap().kind, UnavailableKind::Blocked);
+    assert_eq!(open(FileConfig::new(&path)).await.err().unwrap().kind.policy().code, "in_use");
     close(sink).await;
     open(FileConfig::new(&path)).await.unwrap();
 }

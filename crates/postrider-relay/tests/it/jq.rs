@@ -304,3 +304,20 @@ fn is_same(left: &Value, right: &Value) -> bool {
         _ => left == right,
     }
 }
+
+/// No other expression would help, so that is not what is advised.
+#[test]
+fn what_is_beyond_any_expression_is_not_blamed_on_it() {
+    let large = with_payload(format!("\"{}\"", "x".repeat(8 << 20)));
+    let deep = with_payload(format!("{}{}", "[".repeat(600), "]".repeat(600)));
+    for (record, reason) in [
+        (large, "the event has 8388612 bytes; filter and transform take 8388608 (8 MiB) at most"),
+        (deep, "the payload is nested deeper than 512 levels, which filter and transform do not take"),
+    ] {
+        let refusal = refusal(&mut transform(".payload"), &record);
+        assert_eq!(refusal.reason, reason);
+        let policy = refusal.kind.policy();
+        assert_eq!(policy.code, "beyond_jq");
+        assert!(policy.advice.contains("without filter and transform"), "{}", policy.advice);
+    }
+}

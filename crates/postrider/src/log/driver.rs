@@ -1,7 +1,9 @@
 //! The task behind a reader: it drives the wake-up protocol, keeps the lease, reads ahead and settles.
 
 mod failing;
+mod looking;
 mod resting;
+mod storing;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -12,19 +14,20 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::bell::{self, Heard, Silence};
+use super::bell::{self, Silence};
 use super::error::{Error, Result};
 use super::lanes::Settling;
 use super::lease;
-use super::link::{Found, Link};
+use super::link::Link;
 use super::page_size::PageSize;
 use super::parking::{Holder, Parking};
 use super::reader::{Batch, Kept, ReaderOptions, Settled};
 use super::report::Report;
 use super::room::Room;
 use super::servers::Servers;
-use super::settling::{Ended, Meanwhile, Running};
+use super::settling::{Ended, Running};
 use super::sink::Start;
+use super::turns::Turn;
 use super::wake::{Action, Event, Sleeper};
 
 /// A round gets this many times two as long as the database usually may take.
@@ -89,6 +92,10 @@ pub(super) struct Driver {
     slow_rounds: u32,
     pages: PageSize,
     room: Room,
+    /// To read a large event; waited for, or come.
+    turn: Option<Turn>,
+    /// The last round found nothing but what is too large to be read without it.
+    only_large: bool,
     idle_rounds: u32,
     /// The end of the pause or sleep it is in.
     resting_until: Option<Instant>,
@@ -128,6 +135,8 @@ impl Driver {
             slow_rounds: 0,
             pages: PageSize::default(),
             room: Room::new(options.batch_bytes.clone()),
+            turn: None,
+            only_large: false,
             options,
             holder: Holder { sink: link.tenure.sink, reader },
             link: Some(link),
@@ -250,40 +259,14 @@ impl Driver {
         if self.room.is_full() {
             return self.wait_for_room().await;
         }
-        let mut meanwhile = Meanwhile {
-            holder: self.holder,
-            patience: self.options.patience,
-            lease: self.options.lease,
-            failures: &mut self.unsettled,
-            commands: &mut self.commands,
-            pending: &mut self.pending,
-            settling: &mut self.settling,
-            ended: &mut self.ended,
-            state: &self.state,
-        };
-        match link.sleeper.next() {
-            Action::Look => {
-                let begun = Instant::now();
-                let Some((pages, xmin)) = link.look(&self.options, &mut self.pages, &mut meanwhile).await?
-                else {
-                    self.trouble = Some(self.too_few_standbys());
-                    return Ok(());
-                };
-                self.trouble = None;
-                self.fit_page(begun.elapsed());
-                let Some(link) = &mut self.link else { return Ok(()) };
-                let found = !pages.is_empty();
-                link.sleeper.on(Event::Looked { found, xmin });
-                if found {
-                    // A busy reader never rests, so it has to hear here that somebody rang, or they would ring on.
-                    if let Heard::Ticket(ticket) = link.bell.wait(Duration::ZERO).await? {
-                        link.sleeper.on(Event::Notified(ticket));
-                    }
-                    self.on_found(pages);
-                    return Ok(());
-                }
-                return self.after_nothing().await;
+        if link.has_large() {
+            let turn = self.turn.get_or_insert_with(|| self.room.queue());
+            if self.only_large && !turn.has_come() {
+                return self.wait_for_turn().await;
             }
+        }
+        match link.sleeper.next() {
+            Action::Look => return self.look().await,
             Action::TakeTicket => {
                 self.ticket_ends = Instant::now() + longest;
                 let ticket = bell::take_ticket(&mut link.connection, longest + shortest).await?;
@@ -294,17 +277,13 @@ impl Driver {
                 link.lanes.bound_by(xid, u64::MAX);
                 link.sleeper.on(Event::Xid(xid));
             }
+            // One look more than the protocol asks for never hurts, and what rang is in hand before disarming has committed.
             Action::Disarm(_) if self.rung => {
-                // One look more than the protocol asks for never hurts, and what rang is in hand before disarming has committed.
-                let Some((pages, _)) = link.look(&self.options, &mut self.pages, &mut meanwhile).await?
-                else {
-                    self.trouble = Some(self.too_few_standbys());
-                    return Ok(());
-                };
-                self.rung = false;
-                self.trouble = None;
-                if !pages.is_empty() {
-                    self.on_found(pages);
+                if let Some((pages, _)) = self.read().await? {
+                    self.rung = false;
+                    if !pages.is_empty() {
+                        self.on_found(pages);
+                    }
                 }
             }
             Action::Disarm(ticket) => {
@@ -340,77 +319,11 @@ impl Driver {
         Ok(())
     }
 
-    fn on_found(&mut self, pages: Found) {
-        let Some(link) = &self.link else { return };
-        self.idle_rounds = 0;
-        let room = self.room.hold(pages.values().flat_map(|(_, page)| &page.records));
-        self.ready = Some(Batch { link: link.id, pages, read_at: Instant::now(), _room: room });
-    }
-
-    fn begin_settling(&mut self, settle: Settle) {
-        let mut holding = self.link.as_mut().map(Link::holding);
-        let (commands, pending) = (&mut self.commands, &mut self.pending);
-        let (settling, ended) = (&mut self.settling, &mut self.ended);
-        let (patience, lease, failures) = (self.options.patience, self.options.lease, &mut self.unsettled);
-        let (holder, state) = (self.holder, &self.state);
-        Meanwhile { holder, patience, lease, failures, commands, pending, settling, ended, state }
-            .begin(settle, holding.as_mut());
-    }
-
-    /// Waits for the settling that is on its way, if there is one.
-    async fn end_settling(&mut self) {
-        let ended = match (self.ended.take(), self.settling.take()) {
-            (Some(ended), _) => ended,
-            (None, Some(running)) => running.await,
-            (None, None) => return,
-        };
-        match ended {
-            Ok(Ok(stored)) => {
-                self.unsettled = 0;
-                if let Some(link) = &mut self.link {
-                    link.holding().on_stored(stored);
-                }
-            }
-            Ok(Err((error, reply))) => {
-                // Whether it was stored is unknown, or somebody else stores now: only what is stored counts from here on.
-                self.drop_link();
-                // Pauses grow for a database that takes no progress, not for one whose connections are ended now and then.
-                self.unsettled = if error.is_disconnect() { 1 } else { self.unsettled.saturating_add(1) };
-                self.connect_at = Some(Instant::now() + failing::pause_after(self.unsettled));
-                self.trouble = Some(Arc::from(error.to_string()));
-                // Before the answer: what the reader takes next must not come from a connection that was just given up.
-                self.show();
-                let _ = reply.send(Err(error));
-            }
-            // It panicked; the reader sees its reply dropped.
-            Err(_) => self.drop_link(),
-        }
-    }
-
     async fn close(&mut self) -> Result<()> {
         match &mut self.link {
             Some(link) => lease::release(&mut link.connection, self.holder.reader).await,
             None => Ok(()),
         }
-    }
-
-    /// Pages that can be read in a fraction of the time there is.
-    fn fit_page(&mut self, took: Duration) {
-        self.slow_rounds = 0;
-        let limit = self.options.patience.min(self.options.lease);
-        if took > limit / 2 {
-            self.options.page = (self.options.page / 2).max(1);
-        } else if took < limit / 8 {
-            self.options.page = self.options.page.saturating_mul(2).min(self.usual_page);
-        }
-    }
-
-    fn too_few_standbys(&self) -> Arc<str> {
-        let standbys = self.options.standbys;
-        Arc::from(format!(
-            "events wait until {standbys} standbys have them, and fewer do (see pg_stat_replication; the role needs \
-             pg_read_all_stats to see them)"
-        ))
     }
 
     fn show(&self) {

@@ -1,17 +1,18 @@
 //! Everything a reader knows as long as one connection lives; a new connection starts from what is stored.
 
+mod portions;
+
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::capture;
 
 use super::bell::Bell;
-use super::cursor::Cursor;
 use super::error::{Error, Result};
 use super::lanes::{Lanes, Place};
 use super::page_size::{PageSize, Request};
@@ -19,12 +20,14 @@ use super::progress::Tenure;
 use super::reader::{Kept, ReaderOptions};
 use super::report::{Report, Told};
 use super::ring::Turn;
-use super::round::{self, Budget, Page, Round};
+use super::round::{Budget, Page, Round};
 use super::servers::Servers;
 use super::settling::{Holding, Meanwhile};
 use super::wake::Sleeper;
 use super::{flush, identity, lease, parking, ring, session, share, sink};
 use crate::schema;
+
+use self::portions::{alone, next_lane, portions, read};
 
 /// Pages with records, by lane.
 pub(super) type Found = BTreeMap<i16, (Place, Page)>;
@@ -55,6 +58,8 @@ pub(super) struct Link {
     settler: Option<PgConnection>,
     /// Where the next round begins.
     first_lane: i16,
+    /// A lane whose next event is a large one, to be read alone.
+    large: Option<i16>,
     unreleased: Option<Unreleased>,
     /// By our own monotonic clock, from before the heartbeat was sent: the server cannot have counted longer.
     lease_ends: Instant,
@@ -93,6 +98,7 @@ impl Link {
             all_lanes: usize::try_from(lanes).unwrap_or_default(),
             settler: Some(settler),
             first_lane: 0,
+            large: None,
             unreleased: None,
             lease_ends: now,
             next_heartbeat: now,
@@ -219,19 +225,25 @@ impl Link {
         Ok(())
     }
 
-    /// Reads one round over all lanes. Answers the pages that have records, and the xmin of the round's snapshot, or `None` while too few
-    /// standbys have what was read.
+    /// Whether there is a large event to be read, by whose turn it is.
+    pub(super) fn has_large(&self) -> bool {
+        self.large.is_some()
+    }
+
+    /// Reads one round over all lanes, or, if it may, the large event that is next in one of them. Answers the pages that have records, and
+    /// the xmin of the round's snapshot, or `None` while too few standbys have what was read.
     ///
     /// May be dropped at any await: the lanes move only together with what is kept for the next call.
     pub(super) async fn look(
         &mut self,
         options: &ReaderOptions,
         pages: &mut PageSize,
+        may_be_large: bool,
         meanwhile: &mut Meanwhile<'_>,
     ) -> Result<Option<(Found, u64)>> {
         let mut xmin = u64::MAX;
         if self.unreleased.is_none() {
-            let rounds = self.read(options, pages, meanwhile).await?;
+            let rounds = self.read(options, pages, may_be_large, meanwhile).await?;
             let mut unreleased = Unreleased { found: Found::new(), inserted: 0, flushed: u64::MAX };
             for round in rounds {
                 xmin = xmin.min(round.facts.xmin);
@@ -271,14 +283,21 @@ impl Link {
         &mut self,
         options: &ReaderOptions,
         pages: &mut PageSize,
+        may_be_large: bool,
         meanwhile: &mut Meanwhile<'_>,
     ) -> Result<Vec<Round>> {
         let groups = self.lanes.groups();
-        let lanes = groups.iter().map(BTreeMap::len).sum();
         let room = options.batch_bytes.get();
-        let request = pages.request(options.page, room, lanes);
-        let portions = portions(&groups, self.first_lane, request.lanes);
-        let waste = if request.is_least() { usize::MAX } else { MOST_WASTE.max(room.saturating_mul(4)) };
+        let alone = self.large.filter(|_| may_be_large).and_then(|lane| alone(&groups, lane));
+        let is_large = alone.is_some();
+        let (request, portions, budget) = if let Some(portion) = alone {
+            (Request::LEAST, vec![portion], Budget::new(room, usize::MAX))
+        } else {
+            let request = pages.request(options.page, room, groups.iter().map(BTreeMap::len).sum());
+            let waste = if request.is_least() { usize::MAX } else { MOST_WASTE.max(room.saturating_mul(4)) };
+            let portions = portions(&groups, self.first_lane, request.lanes);
+            (request, portions, Budget::new(room, waste).without_larger_than(room))
+        };
         let mut holding = Holding {
             link: self.id,
             lanes: &mut self.lanes,
@@ -286,11 +305,16 @@ impl Link {
             settler: &mut self.settler,
             lease_ends: &mut self.lease_ends,
         };
-        let reading =
-            read(&mut self.connection, &portions, self.all_lanes, request, Budget::new(room, waste));
+        let reading = read(&mut self.connection, &portions, self.all_lanes, request, budget);
         let rounds = meanwhile.during(reading, &mut holding).await?;
-        self.first_lane = next_lane(&portions, &rounds);
-        pages.learn(&rounds);
+        self.large = rounds.iter().find_map(|round| round.withheld);
+        if is_large {
+            // What it came in is not needed any more, and would be kept for the next one.
+            self.connection.shrink_buffers();
+        } else {
+            self.first_lane = next_lane(&portions, &rounds);
+            pages.learn(&rounds);
+        }
         Ok(rounds)
     }
 
@@ -322,52 +346,4 @@ impl Link {
     fn lost(&self) -> Error {
         Error::LeaseLost { sink: self.tenure.name.clone(), epoch: self.tenure.epoch }
     }
-}
-
-/// Groups in portions of so many lanes at most, beginning with lane `first`.
-fn portions(groups: &[BTreeMap<i16, Cursor>], first: i16, lanes: usize) -> Vec<BTreeMap<i16, Cursor>> {
-    let mut portions = Vec::new();
-    for is_first in [true, false] {
-        for group in groups {
-            let part: Vec<_> = group.iter().filter(|(lane, _)| (**lane >= first) == is_first).collect();
-            let portion = |part: &[(&i16, &Cursor)]| {
-                part.iter().map(|(lane, cursor)| (**lane, (*cursor).clone())).collect()
-            };
-            portions.extend(part.chunks(lanes).map(portion));
-        }
-    }
-    portions
-}
-
-/// Where the next round begins: with what found no room in this one, or lanes with little would always go before.
-fn next_lane(portions: &[BTreeMap<i16, Cursor>], rounds: &[Round]) -> i16 {
-    let starved =
-        rounds.iter().flat_map(|round| &round.pages).find(|(_, page)| page.is_starved).map(|(lane, _)| *lane);
-    let unread = portions.get(rounds.len()).and_then(|portion| portion.keys().next().copied());
-    starved.or(unread).unwrap_or_default()
-}
-
-/// Reads one round of every portion, until the budget is spent.
-async fn read(
-    connection: &mut PgConnection,
-    portions: &[BTreeMap<i16, Cursor>],
-    lanes: usize,
-    request: Request,
-    mut budget: Budget,
-) -> Result<Vec<Round>> {
-    let page = request.page;
-    if let [all] = portions {
-        return Ok(vec![round::read_within(connection, round::READ, lanes, all, page, &mut budget).await?]);
-    }
-    // Lanes that were settled at different moments come together by being read under one snapshot.
-    let mut together = connection.begin_with("begin isolation level repeatable read read only").await?;
-    let mut rounds = Vec::with_capacity(portions.len());
-    for portion in portions {
-        rounds.push(round::read_within(&mut together, round::READ, lanes, portion, page, &mut budget).await?);
-        if !budget.has(request.worth) {
-            break;
-        }
-    }
-    together.commit().await?;
-    Ok(rounds)
 }

@@ -21,6 +21,9 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// One record of one lane.
+    pub(super) const LEAST: Self = Self { page: 1, lanes: 1, worth: 1 };
+
     /// Whether less cannot be asked for.
     pub(super) fn is_least(self) -> bool {
         self.page == 1 && self.lanes == 1

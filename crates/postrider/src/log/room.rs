@@ -7,8 +7,10 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::record::Record;
+use super::turns::{Turn, Turns};
 
-/// How large batches may be. Clones share one value, which may be changed while readers read.
+/// How large batches may be. Clones share one value, which may be changed while readers read. Of all readers that share it, one at a time
+/// has an event that is larger than a batch may be, or as many more as wait for their sinks for longer than ten seconds.
 #[derive(Debug, Clone)]
 pub struct BatchBytes(Arc<Shared>);
 
@@ -17,6 +19,7 @@ struct Shared {
     bytes: AtomicUsize,
     /// The largest event of every batch that is in memory.
     largest: Mutex<Vec<Large>>,
+    turns: Arc<Turns>,
 }
 
 /// An event that is in memory.
@@ -31,7 +34,8 @@ pub struct Large {
 impl BatchBytes {
     /// So many.
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(Shared { bytes: AtomicUsize::new(bytes), largest: Mutex::default() }))
+        let (bytes, largest, turns) = (AtomicUsize::new(bytes), Mutex::default(), Arc::default());
+        Self(Arc::new(Shared { bytes, largest, turns }))
     }
 
     /// As it is now.
@@ -88,8 +92,17 @@ impl Room {
         let _ = self.taken.subscribe().wait_for(|taken| self.fits(*taken)).await;
     }
 
-    /// Takes note of what was read, until the last clone of what this answers is dropped.
-    pub(super) fn hold<'a>(&self, records: impl Iterator<Item = &'a Record>) -> Arc<Hold> {
+    /// A place among all who want to read a large event.
+    pub(super) fn queue(&self) -> Turn {
+        self.batch_bytes.0.turns.queue()
+    }
+
+    /// Takes note of what was read, until the last clone of what this answers is dropped. A turn in which it was read is over then.
+    pub(super) fn hold<'a>(
+        &self,
+        records: impl Iterator<Item = &'a Record>,
+        turn: Option<Turn>,
+    ) -> Arc<Hold> {
         let mut bytes = 0;
         let mut largest = Large { id: Uuid::nil(), bytes: 0 };
         for record in records {
@@ -106,6 +119,7 @@ impl Room {
             largest,
             batch_bytes: self.batch_bytes.clone(),
             taken: Arc::clone(&self.taken),
+            _turn: turn,
         })
     }
 }
@@ -117,6 +131,7 @@ pub(super) struct Hold {
     largest: Large,
     batch_bytes: BatchBytes,
     taken: Arc<watch::Sender<usize>>,
+    _turn: Option<Turn>,
 }
 
 impl Drop for Hold {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row, ValueRef as _};
 
 use super::cursor::{Cursor, Snapshot};
 use super::error::{Error, Result};
@@ -81,6 +81,8 @@ pub struct Round {
     pub facts: Facts,
     /// A page for every lane that was asked for, also those without a row.
     pub pages: BTreeMap<i16, Page>,
+    /// A lane whose page ends before an event that is larger than any was wanted.
+    pub withheld: Option<i16>,
 }
 
 impl Round {
@@ -115,12 +117,20 @@ pub struct Budget {
     waste: usize,
     /// Whether the first record was kept.
     is_begun: bool,
+    /// A larger payload is not even sent.
+    largest: Option<usize>,
 }
 
 impl Budget {
     /// So many to be kept, beyond the first record, and so many to be dropped.
     pub fn new(room: usize, waste: usize) -> Self {
-        Self { room, waste, is_begun: false }
+        Self { room, waste, is_begun: false, largest: None }
+    }
+
+    /// The server keeps larger payloads to itself, and pages end before them.
+    #[must_use]
+    pub fn without_larger_than(self, bytes: usize) -> Self {
+        Self { largest: Some(bytes), ..self }
     }
 
     /// Whether so many more may be kept.
@@ -165,6 +175,7 @@ pub async fn read_within(
         .bind(late_positions)
         .bind(page)
         .bind(late_page)
+        .bind(budget.largest.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)))
         .fetch(connection);
     // Row by row as they come, so that the server works on the next ones meanwhile.
     let mut received = Received::default();
@@ -187,6 +198,8 @@ struct Received {
     late_cut: Option<i64>,
     /// The lowest new `seq` that was dropped, by lane.
     cut: BTreeMap<i16, i64>,
+    /// The first lane of which a payload was withheld.
+    withheld: Option<i16>,
 }
 
 impl Received {
@@ -199,12 +212,16 @@ impl Received {
         let (lane, seq) = (row.try_get_unchecked(1)?, row.try_get_unchecked(2)?);
         let is_late = kind == 1;
         let is_cut = self.late_cut.is_some() || !is_late && self.cut.contains_key(&lane);
-        let record = if is_cut { None } else { Some(record(row)?) };
+        let payload = row.try_get_raw(9)?;
+        if payload.is_null() && !is_cut {
+            self.withheld.get_or_insert(lane);
+        }
+        let record = if is_cut || payload.is_null() { None } else { Some(record(row)?) };
         let Some(record) = record.filter(|record| budget.has(record.size())) else {
             let lowest =
                 if is_late { self.late_cut.get_or_insert(seq) } else { self.cut.entry(lane).or_insert(seq) };
             *lowest = seq.min(*lowest);
-            let bytes = row.try_get_raw(9)?.as_bytes().map_or(0, <[u8]>::len);
+            let bytes = payload.as_bytes().map_or(0, <[u8]>::len);
             budget.waste = budget.waste.checked_sub(bytes).ok_or(Error::RoundTooLarge { bytes })?;
             return Ok(());
         };
@@ -219,7 +236,7 @@ impl Received {
     }
 
     fn assemble(self, cursors: &BTreeMap<i16, Cursor>, page: i64, late_page: i64) -> Result<Round> {
-        let Self { facts, mut late, mut fresh, late_cut, cut, .. } = self;
+        let Self { facts, mut late, mut fresh, late_cut, cut, withheld } = self;
         // The statement reads nothing on a standby: its snapshots have no running transactions, late rows would be lost.
         let facts = facts.ok_or(Error::NotPrimary)?;
         let seen: Snapshot = Arc::from(facts.snapshot.as_str());
@@ -272,7 +289,7 @@ impl Received {
             let is_starved = records.is_empty() && cut.contains_key(&lane);
             pages.insert(lane, Page { start: start.clone(), target, late, records, end, is_starved });
         }
-        Ok(Round { facts, pages })
+        Ok(Round { facts, pages, withheld })
     }
 }
 

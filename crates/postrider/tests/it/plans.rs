@@ -45,11 +45,11 @@ async fn explain(
     let name = format!("round_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     let prepare = format!(
         "set plan_cache_mode = {mode};
-         prepare {name} (text, text, text, bigint[], bigint[], bigint, bigint) as {statement}"
+         prepare {name} (text, text, text, bigint[], bigint[], bigint, bigint, bigint) as {statement}"
     );
     sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *connection).await.unwrap();
     let execute = format!(
-        "execute {name} ('{snapshot}', null, null, array_fill({position}::bigint, array[16]), array_fill(null::bigint, array[16]), 1000, 16000)"
+        "execute {name} ('{snapshot}', null, null, array_fill({position}::bigint, array[16]), array_fill(null::bigint, array[16]), 1000, 16000, 8388608)"
     );
     plan_of(connection, &execute).await
 }

@@ -232,7 +232,7 @@ fn parked_document(parked: &Parked) -> Value {
         "reason": parked.reason,
         "held_by": parked.held_by.map(|id| id.to_string()),
         "parked_at": moment::text(parked.parked_at),
-        "next_attempt_at": parked.next_attempt_at.map(moment::text),
+        "next_attempt_at": parked.next_attempt_at.filter(|_| parked.state == State::Waiting).map(moment::text),
     })
 }
 

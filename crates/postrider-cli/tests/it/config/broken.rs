@@ -164,7 +164,7 @@ const TABLE: &[Broken] = &[
         "relay:\n  drain: ${NOT_SET:-soon}\n",
         2,
         10,
-        &["\"***\" is no duration", "from environment NOT_SET"],
+        &["\"***\" is no duration", "from the default of NOT_SET"],
     ),
 ];
 

@@ -2,6 +2,7 @@
 
 mod config;
 mod error;
+mod holder;
 mod rotation;
 mod tail;
 mod writer;
@@ -51,7 +52,7 @@ impl Sink for FileSink {
                 Ok(answer) => answer,
                 Err(why) => return Report::unavailable(batch.len(), why),
             };
-            self.lines = lines;
+            self.lines = lines.emptied();
             let mut outcomes = vec![Outcome::Delivered; delivered];
             outcomes.resize(batch.len(), Outcome::NotSent);
             Report { outcomes, unavailable: result.err() }

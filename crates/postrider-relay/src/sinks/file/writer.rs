@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::config::{FileConfig, Fsync};
 use super::error::cannot;
+use super::holder;
 use super::rotation;
 use super::tail::{self, Tail};
 use crate::sink::{Unavailable, UnavailableKind};
@@ -155,7 +156,7 @@ impl Open {
         // Between opening and locking, whoever had the lock may have renamed the file.
         let there = fs::metadata(path).map_err(cannot("look at", path))?;
         if identity(&there) != identity(&metadata) {
-            return Err(in_use(path));
+            return Err(in_use(&file, path));
         }
         let length = whole_lines(&mut file, metadata.len(), path)?;
         if is_new && config.fsync != Fsync::Never {
@@ -179,14 +180,16 @@ fn identity(metadata: &fs::Metadata) -> (u64, u64) {
 fn lock(file: &File, path: &Path) -> Result<(), Unavailable> {
     match file.try_lock() {
         Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(in_use(path)),
+        Err(TryLockError::WouldBlock) => Err(in_use(file, path)),
         Err(TryLockError::Error(error)) => Err(cannot("lock", path)(error)),
     }
 }
 
-fn in_use(path: &Path) -> Unavailable {
-    let why = format!("another process is writing to {}; one sink can have a file", path.display());
-    Unavailable::new(UnavailableKind::Blocked, why)
+fn in_use(file: &File, path: &Path) -> Unavailable {
+    let holder = file.metadata().ok().and_then(|metadata| holder::of(identity(&metadata)));
+    let holder = holder.unwrap_or_else(|| "another process".to_owned());
+    let why = format!("{holder} holds the lock of {}; one sink can have a file", path.display());
+    Unavailable::new(UnavailableKind::InUse, why)
 }
 
 /// How long the file is once a torn line was cut off. A crash in the middle of a write leaves the beginning of a line; its event was not

@@ -86,8 +86,8 @@ async fn fault_41_payloads_of_every_size_are_delivered_and_others_flow() {
     let found: Vec<usize> = parked.iter().map(|(_, number, ..)| usize::try_from(*number).unwrap()).collect();
     assert_eq!(found, REFUSED, "{parked:?}");
     for (sink, _, kind, reason) in &parked {
-        assert_eq!((sink.as_str(), kind.as_str()), ("judged", "transform"), "{reason}");
-        let names_its_limit = ["nested deeper than 512 levels", "take no more than 8388608"];
+        assert_eq!((sink.as_str(), kind.as_str()), ("judged", "beyond_jq"), "{reason}");
+        let names_its_limit = ["nested deeper than 512 levels", "take 8388608 (8 MiB) at most"];
         assert!(names_its_limit.iter().any(|words| reason.contains(words)), "{reason}");
     }
     relay.stop().await;

@@ -66,6 +66,7 @@ impl Driver {
     pub(super) fn drop_link(&mut self) {
         self.link = None;
         self.ready = None;
+        self.turn = None;
         self.idle_rounds = 0;
         self.resting_until = None;
     }

@@ -1,6 +1,6 @@
 //! What a reader waits for when it may not read.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Driver;
 use crate::log::error::Result;
@@ -35,6 +35,24 @@ impl Driver {
             ended = end_of(&mut self.settling) => self.ended = Some(ended),
             // For the next step.
             Ok(()) = self.report.changed() => self.report.mark_changed(),
+            () = tokio::time::sleep(duty) => {}
+        }
+        Ok(())
+    }
+
+    /// Waits for its turn to read what is large. Meanwhile the other lanes are looked at now and then: it may be a while.
+    pub(super) async fn wait_for_turn(&mut self) -> Result<()> {
+        const BESIDE: Duration = Duration::from_secs(1);
+        let Some(turn) = &self.turn else { return Ok(()) };
+        let duty = self.link.as_ref().map(Link::next_duty).unwrap_or_default();
+        let until = *self.resting_until.get_or_insert_with(|| Instant::now() + BESIDE);
+        tokio::select! {
+            () = turn.may_come() => {}
+            command = self.commands.recv() => self.pending = command,
+            ended = end_of(&mut self.settling) => self.ended = Some(ended),
+            // For the next step.
+            Ok(()) = self.report.changed() => self.report.mark_changed(),
+            () = tokio::time::sleep_until(until.into()) => self.only_large = false,
             () = tokio::time::sleep(duty) => {}
         }
         Ok(())

@@ -3,8 +3,11 @@
 --   $1 snapshot, $2 target or null, $3 bound or null
 --   $4 positions, $5 late positions: arrays over all lanes, from lane 0; a lane that is not read is null
 --   $6 rows per lane, $7 late rows in all
+--   $8 bytes of a payload that is not withheld, or null
 --
--- The first row (kind 0) carries the round's facts as JSON. Kind 1 is late, kind 2 is new.
+-- The first row (kind 0) carries the round's facts as JSON. Kind 1 is late, kind 2 is new. A payload that is larger than it may be
+-- comes as null: whoever wants it asks for it alone. Its size costs nothing to know unless it is compressed, by 256 to 1 at most;
+-- only what may then be too large is unpacked to see.
 with round as materialized (
     select pg_current_snapshot() as seen,
            $1::text::pg_snapshot as old,
@@ -73,6 +76,16 @@ select 0::smallint as kind, null::smallint as lane, null::bigint as seq, null::u
        null::json as headers, null::timestamptz as created_at
 from round r
 union all
-select 1::smallint, late.* from late
+select 1::smallint, late.lane, late.seq, late.id, late.source_id, late.type, late.entity, late.key, late.tenant,
+       case when $8::bigint is null or pg_column_size(late.payload) <= $8 / 256 then late.payload
+            when pg_column_size(late.payload) > $8 then null
+            when pg_column_compression(late.payload) is null or octet_length(late.payload::text) <= $8 then late.payload end,
+       late.headers, late.created_at
+from late
 union all
-select 2::smallint, fresh.* from fresh
+select 2::smallint, fresh.lane, fresh.seq, fresh.id, fresh.source_id, fresh.type, fresh.entity, fresh.key, fresh.tenant,
+       case when $8::bigint is null or pg_column_size(fresh.payload) <= $8 / 256 then fresh.payload
+            when pg_column_size(fresh.payload) > $8 then null
+            when pg_column_compression(fresh.payload) is null or octet_length(fresh.payload::text) <= $8 then fresh.payload end,
+       fresh.headers, fresh.created_at
+from fresh
