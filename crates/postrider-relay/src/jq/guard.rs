@@ -252,7 +252,15 @@ fn from_text<'a>(cv: &Cv<'a, Metered>) -> ValXs<'a, Val> {
         let (input, _) = output::display(&cv.1, 200);
         Exn::from(Error::str(format_args!("cannot parse {input} as JSON: {error}")))
     };
-    let values: Vec<_> = read::parse_many(&text).map(|value| value.map_err(fail)).collect();
+    let mut values = Vec::new();
+    for value in read::parse_many(&text) {
+        let is_last = value.is_err();
+        values.push(value.map_err(fail));
+        // Behind an error it would say the same for ever.
+        if is_last {
+            break;
+        }
+    }
     Box::new(values.into_iter())
 }
 

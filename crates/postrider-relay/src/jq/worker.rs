@@ -13,6 +13,8 @@ use super::program::Program;
 /// A thread that made no progress for two such periods is given up. Two, because a process that was stopped as a whole for longer
 /// finds the first one over when it wakes.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Threads that were left to themselves cost a core and memory each. With so many, no more are begun until one comes back.
+const MOST_LEFT: usize = 4;
 
 type Input = Result<Vec<u8>, String>;
 
@@ -20,6 +22,8 @@ type Input = Result<Vec<u8>, String>;
 pub(crate) struct Worker {
     program: Arc<Program>,
     thread: Option<Thread>,
+    /// What is shared with threads that were left to themselves.
+    left: Vec<Arc<Shared>>,
 }
 
 /// A running thread: what it is sent, and what it shares.
@@ -50,7 +54,7 @@ struct State {
 
 impl Worker {
     pub(crate) fn new(program: Program) -> Self {
-        Self { program: Arc::new(program), thread: None }
+        Self { program: Arc::new(program), thread: None, left: Vec::new() }
     }
 
     /// One verdict for each input, in order.
@@ -58,10 +62,9 @@ impl Worker {
         let inputs: Arc<[Input]> = inputs.into();
         let mut verdicts = Vec::with_capacity(inputs.len());
         while verdicts.len() < inputs.len() {
-            let thread = match self.thread.take().map_or_else(|| Thread::start(&self.program), Ok) {
+            let thread = match self.thread.take().map_or_else(|| self.start(), Ok) {
                 Ok(thread) => thread,
-                Err(error) => {
-                    let reason = format!("cannot start a thread for filter and transform: {error}");
+                Err(reason) => {
                     verdicts.resize(inputs.len(), Verdict::Fail(reason));
                     return verdicts;
                 }
@@ -76,6 +79,7 @@ impl Worker {
                 Fate::Ended => {}
                 Fate::Stuck => {
                     thread.shared.cancelled.store(true, Ordering::Relaxed);
+                    self.left.push(thread.shared);
                     tracing::warn!(
                         "a filter or transform does not come back from one operation; its thread is left to itself"
                     );
@@ -85,6 +89,16 @@ impl Worker {
             }
         }
         verdicts
+    }
+
+    fn start(&mut self) -> Result<Thread, String> {
+        self.left.retain(|shared| !shared.lock().ended);
+        let left = self.left.len();
+        if left >= MOST_LEFT {
+            return Err(format!("filter or transform is still busy with {left} earlier events"));
+        }
+        Thread::start(&self.program)
+            .map_err(|error| format!("cannot start a thread for filter and transform: {error}"))
     }
 }
 
@@ -158,5 +172,22 @@ impl Shared {
             }
         };
         (std::mem::take(&mut state.verdicts), fate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_threads_are_begun_than_may_be_left_to_themselves() {
+        let mut worker = Worker::new(Program { filter: None, transform: None });
+        worker.left = (0..MOST_LEFT).map(|_| Arc::default()).collect();
+        let inputs = || vec![Ok(b"{}".to_vec()), Ok(b"{}".to_vec())];
+        let busy = Verdict::Fail("filter or transform is still busy with 4 earlier events".to_owned());
+        assert_eq!(worker.judge(inputs()), [busy.clone(), busy]);
+        worker.left[1].lock().ended = true;
+        assert_eq!(worker.judge(inputs()), [Verdict::Keep, Verdict::Keep]);
+        assert_eq!(worker.left.len(), MOST_LEFT - 1);
     }
 }

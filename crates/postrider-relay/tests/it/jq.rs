@@ -135,6 +135,9 @@ fn an_error_is_a_refusal_with_what_jq_said() {
         ("{(1, 2 | tostring): 1}", "gives more than one value"),
         ("{} | .[[1]] = 1", "gives an object with the name [1]; JSON has only strings"),
         ("\"a\" | tobytes", "gives bytes; JSON has only text"),
+        ("\"[1,\" | fromjson", "cannot parse \"[1,\" as JSON: byte offset 3: value expected"),
+        ("\"secret\" | tonumber", "cannot parse \"secret\" as JSON: byte offset 0: value expected"),
+        ("\"1 x\" | fromjson", "cannot parse \"1 x\" as JSON: byte offset 2: value expected"),
     ] {
         let refusal = refusal(&mut transform(code), &order_paid());
         assert_eq!((refusal.kind, refusal.reason.as_str()), (RefusalKind::Transform, reason), "{code}");
