@@ -85,9 +85,14 @@ async fn fault_40_dead_rows_under_an_old_snapshot_do_not_slow_delivery() {
     )
     .await;
     let written = other.stop().await;
-    let after = usual(&mut load, &mut admin, &probe).await;
+    // Dead rows slow every delivery, a machine that has other work only some: it is slow each time, or it is the machine.
+    let slow = before * 3 + Duration::from_millis(20);
+    let mut after = Vec::new();
+    while after.last().is_none_or(|usual| *usual >= slow) {
+        assert!(after.len() < 5, "{before:?} before, each time more than {slow:?} after: {after:?}");
+        after.push(usual(&mut load, &mut admin, &probe).await);
+    }
     println!("usually {before:?} before, {after:?} under an old snapshot");
-    assert!(after < before * 3 + Duration::from_millis(20), "{before:?} before, {after:?} after");
     run(&mut old, "commit").await;
     let _ = load.stop().await;
     let taken = probe.count();
