@@ -24,7 +24,10 @@ struct Victim {
 }
 
 fn start(test: &str) -> Result<Victim> {
-    let mut child = Command::new(std::env::current_exe()?)
+    // A job in the background of a script ignores SIGINT, and so does all that it starts.
+    let mut child = Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(std::env::current_exe()?)
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, "yes")
         .env_remove("POSTRIDER_TEST_RUN")
