@@ -63,16 +63,22 @@ fn filter(level: &str) -> Result<EnvFilter, Failure> {
         Failure::new(Exit::Configuration, error)
     };
     match env::var(VARIABLE) {
-        Ok(directives) => EnvFilter::try_new(directives)
+        Ok(directives) => EnvFilter::try_new(hushed(&directives))
             .map_err(|error| refused(error, &format!("the variable {VARIABLE}"))),
         Err(_) => EnvFilter::try_new(hushed(level)).map_err(|error| refused(error, "the log level")),
     }
 }
 
-/// What a client library says about a connection, the sink says too, with a remedy; who wants it asks for it by name.
+/// What a client library says about a connection, the sink says too, with a remedy; who wants it asks for it by name. And lapin shows
+/// passwords and messages.
 fn hushed(level: &str) -> String {
-    let library = "async_nats";
-    if level.contains(library) { level.to_owned() } else { format!("{level},{library}=off") }
+    let mut directives = level.to_owned();
+    for library in ["async_nats", "lapin"] {
+        if !level.contains(library) {
+            directives = format!("{directives},{library}=off");
+        }
+    }
+    directives
 }
 
 fn dispatch<W>(filter: EnvFilter, color: bool, writer: W) -> (Dispatch, Change)

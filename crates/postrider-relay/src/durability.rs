@@ -48,7 +48,7 @@ impl fmt::Display for Grade {
 }
 
 /// What makes a confirmation worth less.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Weakness {
     /// The file sink, at its best.
@@ -63,6 +63,24 @@ pub enum Weakness {
     NatsDiscardsOld,
     /// A stream in memory.
     NatsInMemory,
+    /// A quorum queue with one member.
+    RabbitMqOneMember,
+    /// A classic queue, or a stream with one replica.
+    RabbitMqOneNode,
+    /// A queue with a limit that drops what is oldest.
+    RabbitMqDropsHead,
+    /// A queue whose messages expire, with nowhere to go.
+    RabbitMqMessagesExpire,
+    /// A queue that is deleted when nobody uses it.
+    RabbitMqQueueGoes,
+    /// A queue of one connection.
+    RabbitMqExclusive,
+    /// A queue that is not durable.
+    RabbitMqTransient,
+    /// An exchange without any queue.
+    RabbitMqNoQueue,
+    /// There is no management to ask.
+    RabbitMqUnknown,
     /// Redis, at its best.
     RedisOneServer,
     /// `appendfsync everysec`.
@@ -94,13 +112,22 @@ pub struct Row {
 
 impl Weakness {
     /// Every one there is.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 22] = [
         Self::FileOnOneDisk,
         Self::FileNotSynced,
         Self::NotKept,
         Self::NatsOneServer,
         Self::NatsDiscardsOld,
         Self::NatsInMemory,
+        Self::RabbitMqOneMember,
+        Self::RabbitMqOneNode,
+        Self::RabbitMqDropsHead,
+        Self::RabbitMqMessagesExpire,
+        Self::RabbitMqQueueGoes,
+        Self::RabbitMqExclusive,
+        Self::RabbitMqTransient,
+        Self::RabbitMqNoQueue,
+        Self::RabbitMqUnknown,
         Self::RedisOneServer,
         Self::RedisEverySecond,
         Self::RedisNotSynced,
@@ -111,6 +138,7 @@ impl Weakness {
     ];
 
     /// Its row.
+    #[expect(clippy::too_many_lines, reason = "one table")]
     pub const fn row(self) -> Row {
         let (sink, grade, what, remedy) = match self {
             Self::FileOnOneDisk => ("file", Grade::B, "one file on one disk", "none here: copy it elsewhere"),
@@ -133,6 +161,55 @@ impl Weakness {
                 Grade::E,
                 "the stream is in memory (`storage: memory`)",
                 "make one with `storage: file`; a stream cannot change it",
+            ),
+            Self::RabbitMqOneMember => (
+                "rabbitmq",
+                Grade::B,
+                "a quorum queue has one member",
+                "give it three, on three nodes: `rabbitmq-queues grow`",
+            ),
+            Self::RabbitMqOneNode => (
+                "rabbitmq",
+                Grade::C,
+                "a classic queue, or a stream with one replica: one node has it, and confirms before the disk does",
+                "take a quorum queue (`x-queue-type: quorum`) on three nodes",
+            ),
+            Self::RabbitMqDropsHead => (
+                "rabbitmq",
+                Grade::D,
+                "a queue has a limit and drops what is oldest when it is reached (`overflow: drop-head`)",
+                "let it refuse what is new (`overflow: reject-publish`), or give it a dead-letter exchange",
+            ),
+            Self::RabbitMqMessagesExpire => (
+                "rabbitmq",
+                Grade::D,
+                "a queue drops messages that nobody has read in time (`message-ttl`)",
+                "take the limit away, or give the queue a dead-letter exchange",
+            ),
+            Self::RabbitMqQueueGoes => (
+                "rabbitmq",
+                Grade::E,
+                "a queue is deleted, with what is in it, when nobody uses it (`auto-delete`, `expires`)",
+                "declare it without",
+            ),
+            Self::RabbitMqExclusive => (
+                "rabbitmq",
+                Grade::E,
+                "a queue belongs to one connection and goes with it (`exclusive`)",
+                "declare it without",
+            ),
+            Self::RabbitMqTransient => (
+                "rabbitmq",
+                Grade::E,
+                "a queue does not survive a restart of its node (it is not `durable`)",
+                "declare it durable; a queue cannot change it",
+            ),
+            Self::RabbitMqNoQueue => ("rabbitmq", Grade::F, "no queue is bound to the exchange", "bind one"),
+            Self::RabbitMqUnknown => (
+                "rabbitmq",
+                Grade::F,
+                "nobody can say what the queues do: AMQP itself does not tell",
+                "set `management` to the address of the server's management plugin",
             ),
             Self::RedisOneServer => (
                 "redis",

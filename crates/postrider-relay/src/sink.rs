@@ -36,6 +36,12 @@ pub trait Sink: Send {
     /// Delivers a batch, and answers for each of its events.
     fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report>;
 
+    /// How many of the events that the last `deliver` called delivered were let go, because nobody was there to take them and the
+    /// configuration wants it so.
+    fn dropped(&self) -> u64 {
+        0
+    }
+
     /// Flushes and lets go of everything.
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>>;
 }

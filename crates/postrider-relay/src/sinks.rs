@@ -18,6 +18,8 @@ pub mod file;
 pub mod nats;
 #[cfg(feature = "null")]
 pub mod null;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "stdout")]
@@ -39,6 +41,9 @@ pub enum Target {
     /// Builds every message and drops it: for measuring.
     #[cfg(feature = "null")]
     Null(null::NullConfig),
+    /// Messages of a RabbitMQ exchange.
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq(rabbitmq::RabbitMqConfig),
     /// Entries of Redis streams.
     #[cfg(feature = "redis")]
     Redis(redis::RedisConfig),
@@ -60,6 +65,8 @@ impl Target {
             Self::Nats(_) => "nats",
             #[cfg(feature = "null")]
             Self::Null(_) => "null",
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(_) => "rabbitmq",
             #[cfg(feature = "redis")]
             Self::Redis(_) => "redis",
             Self::Custom(custom) => custom.kind(),
@@ -73,6 +80,8 @@ impl Target {
         match self {
             #[cfg(feature = "nats")]
             Self::Nats(config) => config.objections(),
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(config) => config.objections(),
             #[cfg(feature = "redis")]
             Self::Redis(config) => config.objections(),
             _ => Vec::new(),
@@ -88,6 +97,8 @@ impl Target {
             Self::Nats(config) => Ok(Box::new(nats::NatsSink::open(config.clone()).await?)),
             #[cfg(feature = "null")]
             Self::Null(_) => Ok(Box::new(null::Null)),
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(config) => Ok(Box::new(rabbitmq::RabbitMqSink::open(config.clone()).await?)),
             #[cfg(feature = "redis")]
             Self::Redis(config) => Ok(Box::new(redis::RedisSink::open(config.clone()).await?)),
             Self::Custom(custom) => custom.open().await,
@@ -108,6 +119,8 @@ impl Target {
             Self::Nats(config) => nats::durability(config).await?,
             #[cfg(feature = "null")]
             Self::Null(_) => Durability::new([Weakness::NotKept]),
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(config) => rabbitmq::durability(config).await?,
             #[cfg(feature = "redis")]
             Self::Redis(config) => redis::durability(config).await?,
             Self::Custom(_) => return Ok(None),
@@ -125,6 +138,8 @@ impl Target {
             Self::Custom(_) => true,
             #[cfg(feature = "nats")]
             Self::Nats(_) => true,
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(_) => true,
             #[cfg(feature = "redis")]
             Self::Redis(_) => true,
             // Drops whatever it is given, and so can measure a template too.
@@ -140,6 +155,8 @@ impl Target {
         match self {
             #[cfg(feature = "nats")]
             Self::Nats(_) => nats::ROUTE,
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(_) => rabbitmq::ROUTE,
             #[cfg(feature = "redis")]
             Self::Redis(_) => redis::ROUTE,
             _ => "",
@@ -174,6 +191,8 @@ impl Target {
             Self::Nats(_) => false,
             #[cfg(feature = "null")]
             Self::Null(_) => false,
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(_) => false,
             #[cfg(feature = "redis")]
             Self::Redis(_) => false,
             #[cfg(feature = "stdout")]

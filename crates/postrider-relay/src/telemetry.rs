@@ -72,6 +72,11 @@ const TAKEN_BACK: Metric = counter(
     SINK,
     "Events that were delivered and that a failover then took back; the log names them",
 );
+const DROPPED: Metric = counter(
+    "postrider_events_dropped_total",
+    SINK,
+    "Events, counted as delivered too, that nobody was there to take and that the sink's configuration lets go",
+);
 const UNAVAILABLE: Metric =
     counter("postrider_sink_unavailable_total", SINK_KIND, "Times the sink as a whole could not take events");
 const DELIVERY: Metric = histogram(
@@ -109,6 +114,7 @@ pub const METRICS: &[Metric] = &[
     REFUSED,
     DEAD,
     TAKEN_BACK,
+    DROPPED,
     UNAVAILABLE,
     SETTLED,
     DELIVERY,
@@ -129,6 +135,7 @@ pub struct Telemetry {
     unavailable: Vec<Counter>,
     dead: Counter,
     taken_back: Counter,
+    dropped: Counter,
     settled: Counter,
     delivery: Histogram,
     settle: Histogram,
@@ -156,6 +163,7 @@ impl Telemetry {
             unavailable: UnavailableKind::ALL.map(|kind| of_kind(UNAVAILABLE, kind.policy().code)).into(),
             dead: counter(DEAD),
             taken_back: counter(TAKEN_BACK),
+            dropped: counter(DROPPED),
             settled: counter(SETTLED),
             delivery: histogram(DELIVERY),
             settle: histogram(SETTLE),
@@ -166,6 +174,11 @@ impl Telemetry {
             // The ring is everybody's: one number for all sinks.
             shortened: metrics::counter!(SHORTENED.name),
         }
+    }
+
+    /// So many of those that were delivered nobody has got, as the configuration wants it.
+    pub fn dropped(&self, events: u64) {
+        self.dropped.increment(events);
     }
 
     /// These were confirmed just now; they were first seen by the reader at `read_at`.

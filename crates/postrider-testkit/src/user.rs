@@ -71,6 +71,18 @@ impl User {
         words.map(str::to_owned).collect()
     }
 
+    /// The words that, put before others, let them see `root` as the root of all files, and `dir` in it as `/srv`. A mount namespace: nothing
+    /// has to be unmounted. `root` must have the programs that follow.
+    pub(crate) fn inside(&self, root: &Path, dir: &Path) -> Vec<String> {
+        let namespace: &[&str] =
+            if self.switch { &["--mount"] } else { &["--user", "--map-root-user", "--mount"] };
+        let script = "mount --bind \"$1\" \"$0/srv\" && mount --rbind /proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" \
+            && root=$0 && shift && exec chroot \"$root\" \"$@\"";
+        let [root, dir] = [root, dir].map(|path| path.to_string_lossy().into_owned());
+        let words = ["unshare"].into_iter().chain(namespace.iter().copied()).chain(["sh", "-c", script]);
+        words.map(str::to_owned).chain([root, dir]).collect()
+    }
+
     /// A command that runs `program` as this user.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut words = self.prefix().into_iter();

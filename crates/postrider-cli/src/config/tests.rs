@@ -209,7 +209,7 @@ fn to_makes_a_sink_and_the_only_one() {
     }
     for (word, said) in [
         ("nul", "did you mean `null`?"),
-        ("amqp://u:canary@h", "there is no sink `amqp`; this build has"),
+        ("pulsar://u:canary@h", "there is no sink `pulsar`; this build has"),
         ("null:x", "write one of"),
         ("", "there is no sink"),
     ] {
@@ -299,7 +299,14 @@ fn no_text_makes_it_panic() {
 }
 
 /// What needs every kind of sink to be there.
-#[cfg(all(feature = "file", feature = "nats", feature = "null", feature = "redis", feature = "stdout"))]
+#[cfg(all(
+    feature = "file",
+    feature = "nats",
+    feature = "null",
+    feature = "rabbitmq",
+    feature = "redis",
+    feature = "stdout"
+))]
 mod documents {
     use super::*;
     use crate::config::document;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use postrider_testkit::{Broker, Nats, Redis};
+use postrider_testkit::{Broker, Nats, RabbitMq, Redis};
 use serde_json::Value;
 
 use crate::support::{End, postrider, postrider_on};
@@ -93,13 +93,66 @@ async fn nats_gets_events_and_nats_py_reads_them() {
     check(&messages.iter().map(|message| message[2].clone()).collect::<Vec<_>>(), &ids);
 }
 
+/// A queue that is bound to the exchange; and what is in it: the properties and the body of each message.
+const PIKA: &str = r#"
+import json, pika, sys
+connection = pika.BlockingConnection(pika.URLParameters(sys.argv[2]))
+channel = connection.channel()
+if sys.argv[1] == "bind":
+    channel.exchange_declare("events", "fanout", durable=True)
+    channel.queue_declare("orders", durable=True, arguments={"x-queue-type": "quorum"})
+    channel.queue_bind("orders", "events")
+else:
+    while True:
+        method, properties, body = channel.basic_get("orders", auto_ack=True)
+        if method is None:
+            break
+        print(json.dumps([properties.message_id, method.routing_key, properties.content_type, properties.type,
+                          properties.delivery_mode, json.loads(body)]))
+connection.close()
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_gets_events_and_pika_reads_them() {
+    let (database, rabbitmq) = (installed().await, Broker::private(RabbitMq::new()).await.unwrap());
+    let ids = emitted(&database).await;
+    let url = rabbitmq.url();
+    // Nobody listens: they wait, and it is said for what.
+    let to = ["run", "--once", "--patience", "1s", "--to", &url, "--start", "earliest"];
+    let end = on(&database, &to).expect(69);
+    assert!(end.stderr.contains("no queue is bound to the exchange `events`"), "{}", end.stderr);
+    let python = |what: &str| {
+        let mut python = Command::new("/usr/bin/python3");
+        python.args(["-c", PIKA, what, &url]).env("PYTHONDONTWRITEBYTECODE", "1");
+        End::of(python.env("PYTHONPATH", postrider_testkit::cache().join("rabbitmq/pip"))).expect(0)
+    };
+    python("bind");
+    let once = ["run", "--once", "--to", &url, "--start", "earliest"];
+    on(&database, &once).expect(0);
+    on(&database, &once).expect(0);
+    let end = python("read");
+    let messages: Vec<Value> = end.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (message, event_type) in messages.iter().zip(TYPES) {
+        assert_eq!(message[0], message[5]["id"]);
+        assert_eq!((&message[1], &message[3]), (&event_type.into(), &event_type.into()));
+        assert_eq!(
+            (message[2].as_str(), message[4].as_u64()),
+            (Some("application/cloudevents+json"), Some(2))
+        );
+    }
+    check(&messages.iter().map(|message| message[5].clone()).collect::<Vec<_>>(), &ids);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_of_a_broker_is_in_no_output() {
     let database = installed().await;
     emit(&database, "order.paid", "7").await;
-    for to in
-        ["redis://me:c4n4ry@127.0.0.1:1", "nats://me:c4n4ry@127.0.0.1:1", "rediss://me:c4n4ry@127.0.0.1:1"]
-    {
+    for to in [
+        "redis://me:c4n4ry@127.0.0.1:1",
+        "nats://me:c4n4ry@127.0.0.1:1",
+        "rediss://me:c4n4ry@127.0.0.1:1",
+        "amqp://me:c4n4ry@127.0.0.1:1",
+    ] {
         let once = ["run", "--once", "--patience", "1s", "--to", to, "--start", "earliest"];
         let end = End::of(postrider_on(&database.url(), &once).env("POSTRIDER_LOG", "trace")).expect(69);
         assert!(end.stderr.contains("cannot be reached"), "{}", end.stderr);
@@ -110,7 +163,11 @@ async fn the_password_of_a_broker_is_in_no_output() {
     }
     for to in ["redis:", "redis://", "redis:x", "nats"] {
         let end = End::of(&mut postrider(&["config", "show", "--to", to])).expect(64);
-        assert!(end.stderr.contains("redis://HOST:PORT, nats://HOST:PORT"), "{}", end.stderr);
+        assert!(
+            end.stderr.contains("redis://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT"),
+            "{}",
+            end.stderr
+        );
     }
     let end = End::of(&mut postrider(&[
         "config",

@@ -109,6 +109,7 @@ impl Pipeline {
         self.sending = None;
         if !delivered.sent.is_empty() {
             self.telemetry.delivery(delivered.took);
+            self.telemetry.dropped(delivered.dropped);
         }
         if delivered.sent.iter().any(|sent| matches!(sent, Sent::Delivered)) {
             // It was there in between: the pauses begin anew.

@@ -32,6 +32,8 @@ pub(super) struct Delivered {
     /// For each record, in order.
     pub(super) sent: Vec<Sent>,
     pub(super) unavailable: Option<Unavailable>,
+    /// Of those that were delivered, how many nobody has got, as the configuration wants it.
+    pub(super) dropped: u64,
     pub(super) took: Duration,
 }
 
@@ -66,10 +68,10 @@ impl Outlet {
         let begun = Instant::now();
         if records.is_empty() {
             let unavailable = self.open().await.err();
-            return Delivered { sent: Vec::new(), unavailable, took: begun.elapsed() };
+            return Delivered { sent: Vec::new(), unavailable, dropped: 0, took: begun.elapsed() };
         }
         let (mut sent, messages, places) = self.prepare(records, is_held);
-        let mut unavailable = None;
+        let (mut unavailable, mut dropped) = (None, 0);
         if !messages.is_empty() {
             let report = self.send(&messages).await;
             debug_assert_eq!(report.outcomes.len(), messages.len(), "an outcome for each event");
@@ -81,9 +83,10 @@ impl Outlet {
                 };
             }
             unavailable = report.unavailable;
+            dropped = self.sink.as_ref().map_or(0, |sink| sink.dropped());
         }
         keep_order(records, &mut sent);
-        Delivered { sent, unavailable, took: begun.elapsed() }
+        Delivered { sent, unavailable, dropped, took: begun.elapsed() }
     }
 
     /// What needs no sink is decided here; the rest becomes messages, with their places.

@@ -2,6 +2,7 @@
 
 mod file;
 mod nats;
+mod rabbitmq;
 mod redis;
 
 use postrider::log::Record;

@@ -8,10 +8,11 @@ use async_nats::jetstream::{self, stream};
 use postrider_relay::durability::{Grade, Weakness};
 use postrider_relay::sinks::file::{FileConfig, Fsync};
 use postrider_relay::sinks::nats::NatsConfig;
+use postrider_relay::sinks::rabbitmq::RabbitMqConfig;
 use postrider_relay::sinks::redis::RedisConfig;
 use postrider_relay::sinks::{Target, null, stdout};
 use postrider_relay::{SinkSettings, State, UnavailableKind};
-use postrider_testkit::{Broker, Nats, Redis};
+use postrider_testkit::{Broker, Nats, RabbitMq, Redis};
 
 use crate::support::{PATIENCE, database, emit, settings, sink};
 
@@ -94,6 +95,78 @@ async fn a_nats_stream_is_graded_by_how_it_is_set_up() -> Result<()> {
         assert_eq!(weaknesses(Target::Nats(config.clone())).await, expected);
         context.delete_stream("events").await?;
     }
+    Ok(())
+}
+
+/// Each finding is made at a real server, and the grade read.
+#[tokio::test]
+async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
+    use lapin::options::{QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
+    use lapin::types::{AMQPValue, FieldTable};
+
+    let server = Broker::shared(RabbitMq::new().with_management()).await?;
+    let config = RabbitMqConfig {
+        exchange: "graded".to_owned(),
+        management: server.management(),
+        ..RabbitMqConfig::new(server.url())
+    };
+    let graded = || weaknesses(Target::RabbitMq(config.clone()));
+    let unasked = Target::RabbitMq(RabbitMqConfig { management: None, ..config.clone() });
+    assert_eq!(weaknesses(unasked).await, [Weakness::RabbitMqUnknown]);
+    assert_eq!(graded().await, [Weakness::RabbitMqNoQueue]);
+
+    let connection =
+        lapin::Connection::connect(&server.url(), lapin::ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    let number = AMQPValue::LongInt;
+    let quorum = ("x-queue-type", text("quorum"));
+    let dead = ("x-dead-letter-exchange", text("dead"));
+    let one = Weakness::RabbitMqOneNode;
+    for (options, arguments, expected) in [
+        (durable, vec![quorum.clone()], vec![Weakness::RabbitMqOneMember]),
+        (durable, vec![], vec![one]),
+        (QueueDeclareOptions::default(), vec![], vec![Weakness::RabbitMqTransient, one]),
+        (
+            QueueDeclareOptions { auto_delete: true, ..durable },
+            vec![],
+            vec![Weakness::RabbitMqQueueGoes, one],
+        ),
+        (QueueDeclareOptions { exclusive: true, ..durable }, vec![], vec![Weakness::RabbitMqExclusive, one]),
+        (durable, vec![("x-expires", number(600_000))], vec![Weakness::RabbitMqQueueGoes, one]),
+        (durable, vec![("x-max-length", number(9))], vec![Weakness::RabbitMqDropsHead, one]),
+        (durable, vec![("x-max-length-bytes", number(9)), dead.clone()], vec![one]),
+        (durable, vec![("x-max-length", number(9)), ("x-overflow", text("reject-publish"))], vec![one]),
+        (durable, vec![("x-message-ttl", number(9))], vec![Weakness::RabbitMqMessagesExpire, one]),
+        (durable, vec![("x-message-ttl", number(9)), dead.clone()], vec![one]),
+        (
+            durable,
+            vec![quorum.clone(), ("x-max-length", number(9))],
+            vec![Weakness::RabbitMqDropsHead, Weakness::RabbitMqOneMember],
+        ),
+    ] {
+        let table: std::collections::BTreeMap<_, _> =
+            arguments.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
+        channel.queue_declare("graded".into(), options, FieldTable::from(table)).await?;
+        let (bind, none) = (QueueBindOptions::default(), FieldTable::default());
+        channel.queue_bind("graded".into(), "graded".into(), "".into(), bind, none).await?;
+        assert_eq!(graded().await, expected, "{options:?} {arguments:?}");
+        channel.queue_delete("graded".into(), QueueDeleteOptions::default()).await?;
+    }
+    // A policy counts as much as what the queue was declared with.
+    channel.queue_declare("graded".into(), durable, FieldTable::default()).await?;
+    let (bind, none) = (QueueBindOptions::default(), FieldTable::default());
+    channel.queue_bind("graded".into(), "graded".into(), "".into(), bind, none).await?;
+    server.control(["set_policy", "graded", "^graded$", r#"{"max-length":9}"#]).await?;
+    // The management hears of it a few seconds later.
+    let begun = std::time::Instant::now();
+    while graded().await != [Weakness::RabbitMqDropsHead, one] {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", graded().await);
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    server.control(["clear_policy", "graded"]).await?;
+    connection.close(200, "OK".into()).await?;
     Ok(())
 }
 

@@ -1,36 +1,67 @@
-//! `RabbitMQ`, as Debian has it.
+//! `RabbitMQ`: the current one, which Debian 13 has, and the one of Debian 12.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+mod files;
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::{Broker, probe};
+use crate::process::Process;
 use crate::server::{CommandLine, Place, Service, Stop, StopTarget, run_to_end};
 use crate::tls::Certificate;
 
 /// Not the programs in `sbin`, which become the user `rabbitmq` and take the directories of the machine's own server.
 const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
 
-/// A name server of its own, which every node needs, in the same process group. Without it the node starts one as a daemon, at the
-/// port of everybody's, and that outlives it.
-const SCRIPT: &str = r#"epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & exec "$0""#;
+/// Ports of each node: clients, other nodes, clients over TLS, the management. One more is the name server's.
+const PORTS: usize = 4;
+
+/// Which `RabbitMQ`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Edition {
+    /// 4.x, in a tree of its own that `./dev setup` has made.
+    #[default]
+    Current,
+    /// 3.10, of this machine.
+    Old,
+}
 
 /// What a `RabbitMQ` server is started as.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RabbitMq {
+    edition: Edition,
+    nodes: usize,
     settings: Vec<(String, String)>,
-    tls: Option<[String; 2]>,
+    tls: Option<[PathBuf; 2]>,
+    has_management: bool,
+}
+
+impl Default for RabbitMq {
+    fn default() -> Self {
+        Self { edition: Edition::default(), nodes: 1, settings: Vec::new(), tls: None, has_management: false }
+    }
 }
 
 impl RabbitMq {
     /// One node, user `guest` with the password `guest`.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// As [`RabbitMq::new`], and the 3.10 of Debian 12.
+    pub fn old() -> Self {
+        Self { edition: Edition::Old, ..Self::default() }
+    }
+
+    /// So many nodes in one cluster.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
+        self
     }
 
     /// A line of its configuration.
@@ -44,18 +75,35 @@ impl RabbitMq {
     /// It speaks TLS at a second port, with this certificate.
     #[must_use]
     pub fn with_tls(mut self, certificate: &Certificate) -> Self {
-        let text = |path: &Path| path.to_string_lossy().into_owned();
-        self.tls = Some([text(&certificate.certificate), text(&certificate.key)]);
+        self.tls = Some([certificate.certificate.clone(), certificate.key.clone()]);
         self
     }
 
-    fn environment(place: &Place) -> Vec<(&'static str, String)> {
-        let path = |name: &str| place.dir.join(name).to_string_lossy().into_owned();
-        vec![
+    /// It has its management, over HTTP.
+    #[must_use]
+    pub fn with_management(mut self) -> Self {
+        self.has_management = true;
+        self
+    }
+
+    /// The tree that the server sees as its root, or `None` if that is the machine's.
+    fn root(&self) -> Option<PathBuf> {
+        (self.edition == Edition::Current).then(|| crate::cache().join("rabbitmq/root"))
+    }
+
+    /// Where the server's own directory is, as the server sees it.
+    fn home(&self, place: &Place) -> PathBuf {
+        if self.root().is_some() { PathBuf::from("/srv") } else { place.dir.clone() }
+    }
+
+    fn environment(&self, place: &Place, node: usize) -> Vec<String> {
+        let home = self.home(place).join(format!("n{node}"));
+        let path = |name: &str| home.join(name).to_string_lossy().into_owned();
+        [
             ("HOME", path("home")),
-            ("RABBITMQ_NODENAME", "testkit@localhost".to_owned()),
-            ("RABBITMQ_DIST_PORT", place.ports[1].to_string()),
-            ("ERL_EPMD_PORT", place.ports[2].to_string()),
+            ("RABBITMQ_NODENAME", files::node_name(node)),
+            ("RABBITMQ_DIST_PORT", port_of(place, node, 1).to_string()),
+            ("ERL_EPMD_PORT", place.ports[PORTS * self.nodes].to_string()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
             ("RABBITMQ_CONF_ENV_FILE", path("etc/none")),
             ("RABBITMQ_CONFIG_FILE", path("etc/rabbitmq")),
@@ -72,25 +120,66 @@ impl RabbitMq {
                     .to_owned(),
             ),
         ]
+        .map(|(name, value)| format!("{name}={value}"))
+        .into()
     }
+
+    /// A name server of its own, which every node needs, in the same process group. Without it a node starts one as a daemon, at the
+    /// port of everybody's, and that outlives it.
+    fn script(&self, place: &Place) -> String {
+        let epmd = place.ports[PORTS * self.nodes];
+        let (before, after) = if self.nodes == 1 { ("exec ", "") } else { ("", " &") };
+        let mut lines = vec![format!("epmd -port {epmd} -address 127.0.0.1 &")];
+        lines.extend((0..self.nodes).map(|node| {
+            let words = self.environment(place, node).join("' '");
+            format!("{before}env '{words}' {PROGRAMS}/rabbitmq-server{after}")
+        }));
+        lines.join("\n") + "\nwait\n"
+    }
+}
+
+fn port_of(place: &Place, node: usize, at: usize) -> u16 {
+    place.ports[PORTS * node + at]
 }
 
 impl Broker<RabbitMq> {
     /// Its address for clients.
     pub fn url(&self) -> String {
-        format!("amqp://guest:guest@{}/%2f", self.address())
+        self.url_of(0)
+    }
+
+    /// That of one node of several.
+    pub fn url_of(&self, node: usize) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", port_of(self.place(), node, 0))
     }
 
     /// `127.0.0.1:PORT` where it speaks TLS.
     pub fn tls_address(&self) -> Option<String> {
-        self.service().tls.as_ref().map(|_| format!("127.0.0.1:{}", self.place().ports[3]))
+        self.service().tls.as_ref().map(|_| format!("127.0.0.1:{}", port_of(self.place(), 0, 2)))
+    }
+
+    /// Where its management is, if it was started with it.
+    pub fn management(&self) -> Option<String> {
+        self.service().has_management.then(|| format!("http://127.0.0.1:{}", port_of(self.place(), 0, 3)))
+    }
+
+    /// The process of one node.
+    pub fn node(&self, node: usize) -> Result<Process> {
+        let path = self.place().dir.join(format!("n{node}/beam.pid"));
+        let pid = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        Process::find(pid.trim().parse()?).with_context(|| format!("node {node} is not running"))
     }
 
     /// What `rabbitmqctl` says to a command, as text.
     pub async fn control<S: Into<String>>(&self, words: impl IntoIterator<Item = S>) -> Result<String> {
-        let mut command: Command = self.place().user.command(Path::new(PROGRAMS).join("rabbitmqctl"));
-        command.arg("-q").args(words.into_iter().map(Into::<String>::into));
-        command.envs(RabbitMq::environment(self.place())).current_dir(&self.place().dir);
+        let (service, place) = (self.service(), self.place());
+        let mut before = service.root().map_or_else(Vec::new, |root| place.user.inside(&root, &place.dir));
+        before.extend(place.user.prefix());
+        before.extend(["--".to_owned(), "env".to_owned()]);
+        before.extend(service.environment(place, 0));
+        let mut command = Command::new(&before[0]);
+        command.args(&before[1..]).arg(format!("{PROGRAMS}/rabbitmqctl")).arg("-q");
+        command.args(words.into_iter().map(Into::<String>::into)).current_dir(&place.dir);
         let output = tokio::task::spawn_blocking(move || run_to_end(&mut command)).await??;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -98,53 +187,38 @@ impl Broker<RabbitMq> {
 
 impl Service for RabbitMq {
     fn name(&self) -> String {
-        super::name("rabbitmq", &(&self.settings, &self.tls))
+        let Self { edition, nodes, settings, tls, has_management } = self;
+        super::name("rabbitmq", &(edition, nodes, settings, tls, has_management))
     }
 
-    /// Clients, other nodes, the name server, and clients over TLS.
     fn ports(&self) -> usize {
-        4
+        PORTS * self.nodes + 1
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        for name in ["etc", "home", "mnesia", "logs", "gen"] {
-            let dir = place.dir.join(name);
-            fs::create_dir(&dir)?;
-            place.user.own(&dir)?;
-        }
-        let cookie = place.write("home/.erlang.cookie", "TESTKIT")?;
-        fs::set_permissions(cookie, fs::Permissions::from_mode(0o400))?;
-        place.write("etc/enabled_plugins", "[].\n")?;
-        let mut lines = vec![
-            format!("listeners.tcp.1 = 127.0.0.1:{}", place.port()),
-            "log.console = true".to_owned(),
-            "log.file = false".to_owned(),
-            "vm_memory_high_watermark.absolute = 512MB".to_owned(),
-            "disk_free_limit.absolute = 50MB".to_owned(),
-        ];
-        if let Some([certificate, key]) = &self.tls {
-            lines.extend([
-                format!("listeners.ssl.1 = 127.0.0.1:{}", place.ports[3]),
-                format!("ssl_options.certfile = {certificate}"),
-                format!("ssl_options.keyfile = {key}"),
-                "ssl_options.verify = verify_none".to_owned(),
-            ]);
-        }
-        lines.extend(self.settings.iter().map(|(name, value)| format!("{name} = {value}")));
-        place.write("etc/rabbitmq.conf", &(lines.join("\n") + "\n"))?;
-        Ok(())
+        (0..self.nodes).try_for_each(|node| self.write_files(place, node))
     }
 
     fn command(&self, place: &Place) -> Result<CommandLine> {
+        let root = self.root();
         let program = Path::new(PROGRAMS).join("rabbitmq-server");
-        ensure!(program.exists(), "RabbitMQ is not installed: run ./dev setup");
-        let command = CommandLine::new("sh").args(["-c".into(), SCRIPT.into(), program.to_string_lossy()]);
-        Ok(Self::environment(place).iter().fold(command, |command, (name, value)| command.env(name, value)))
+        let seen = root
+            .as_ref()
+            .map_or(program.clone(), |root| root.join(program.strip_prefix("/").unwrap_or(&program)));
+        ensure!(seen.exists(), "RabbitMQ is not installed: run ./dev setup");
+        let command = CommandLine::new("sh").args(["-c".to_owned(), self.script(place)]);
+        Ok(match root {
+            Some(root) => command.inside(&root, &place.dir),
+            None => command,
+        })
     }
 
     /// It listens when everything is in place; then it greets.
     fn is_ready(&self, place: &Place) -> bool {
-        probe::answer::<1>(place.port(), b"AMQP\x00\x00\x09\x01").is_some_and(|said| said == [1])
+        (0..self.nodes).all(|node| {
+            let greeting = probe::answer::<1>(port_of(place, node, 0), b"AMQP\x00\x00\x09\x01");
+            greeting.is_some_and(|said| said == [1])
+        })
     }
 
     /// The whole group: the script that was started waits for the node.

@@ -1,6 +1,6 @@
 //! The commands that prepare and run servers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -14,6 +14,7 @@ pub struct CommandLine {
     words: Vec<String>,
     environment: Vec<String>,
     small_disk: Option<(String, u64)>,
+    inside: Option<(PathBuf, PathBuf)>,
 }
 
 impl CommandLine {
@@ -23,6 +24,7 @@ impl CommandLine {
             words: vec![program.as_ref().to_string_lossy().into_owned()],
             environment: Vec::new(),
             small_disk: None,
+            inside: None,
         }
     }
 
@@ -54,12 +56,22 @@ impl CommandLine {
         self
     }
 
+    /// Lets the program see `root` as the root of all files, and `dir` in it as `/srv`: for programs that this machine cannot run.
+    #[must_use]
+    pub fn inside(mut self, root: &Path, dir: &Path) -> Self {
+        self.inside = Some((root.to_owned(), dir.to_owned()));
+        self
+    }
+
     /// As the words after `setpriv`, each of which execs the next in place.
     pub(super) fn into_words(self, user: &User, stop: &Stop) -> Vec<String> {
         let mut words = match self.small_disk {
             Some((dir, bytes)) => user.with_small_disk(&dir, bytes),
             None => Vec::new(),
         };
+        if let Some((root, dir)) = &self.inside {
+            words.extend(user.inside(root, dir));
+        }
         words.extend(user.prefix());
         // The kernel stops the server should even its guardian be killed.
         words.extend(["--pdeathsig".to_owned(), stop.signal_name().to_owned(), "--".to_owned()]);

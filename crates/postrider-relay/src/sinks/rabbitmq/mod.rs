@@ -1,0 +1,139 @@
+//! Messages of a RabbitMQ exchange.
+
+mod address;
+mod config;
+mod connection;
+mod durability;
+mod error;
+mod lane;
+mod management;
+mod message;
+mod socket;
+
+pub use config::{ExchangeKind, RabbitMqConfig, Unroutable};
+pub(super) use durability::durability;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::future::join_all;
+
+use crate::sink::{BoxFuture, Message, Outcome, Report, Sink, Unavailable};
+use connection::{Connection, Parts, until_blocked};
+use lane::{Round, Trouble};
+
+/// The routing key by default: what a topic exchange is bound by. A fanout exchange does not look at it.
+pub(super) const ROUTE: &str = "{type}";
+
+/// Publishes to an exchange, over several channels, and waits for the server to confirm.
+pub struct RabbitMqSink {
+    config: RabbitMqConfig,
+    connection: Option<Connection>,
+    /// How many events of the last delivery nobody was there to take, and were let go.
+    dropped: AtomicU64,
+}
+
+impl RabbitMqSink {
+    /// Connects, and declares the exchange.
+    pub async fn open(config: RabbitMqConfig) -> Result<Self, Unavailable> {
+        let connection = Connection::open(&config).await?;
+        Ok(Self { config, connection: Some(connection), dropped: AtomicU64::new(0) })
+    }
+
+    async fn deliver_all(
+        &mut self,
+        batch: &[Message<'_>],
+        outcomes: &Mutex<Vec<Outcome>>,
+    ) -> Result<(), Trouble> {
+        // One that was lost while nobody looked.
+        self.connection.take_if(|connection| !connection.is_open());
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(Connection::open(&self.config).await.map_err(Trouble::Lost)?),
+        };
+        // It keeps what it was sent before, in order, and goes on with it when it can: sending more would be for nothing.
+        if let Some(why) = connection.blocked() {
+            return Err(Trouble::Waits(why));
+        }
+        let Parts { inner, channels, events, limit } = connection.parts();
+        let (config, dropped) = (&self.config, &self.dropped);
+        let is_over = AtomicBool::new(false);
+        let round = Round { config, connection: inner, limit, batch, outcomes, dropped, is_over };
+        let shares = shares(batch, channels.len());
+        let lanes = channels.iter_mut().zip(shares).map(|(channel, share)| round.carry(channel, share));
+        tokio::select! {
+            biased;
+            ends = join_all(lanes) => worst(ends.into_iter().filter_map(Result::err)),
+            why = until_blocked(events) => Err(Trouble::Waits(why)),
+        }
+    }
+}
+
+/// A connection that was lost comes before anything else there is to say.
+fn worst(troubles: impl Iterator<Item = Trouble>) -> Result<(), Trouble> {
+    troubles
+        .reduce(|one, other| if matches!(one, Trouble::Lost(_)) { one } else { other })
+        .map_or(Ok(()), Err)
+}
+
+/// The places of a batch, by channel: the events of one key together and in order, and a key always on the same channel.
+fn shares(batch: &[Message<'_>], channels: usize) -> Vec<Vec<VecDeque<usize>>> {
+    let mut shares: Vec<Vec<VecDeque<usize>>> = vec![Vec::new(); channels];
+    let mut known: HashMap<&str, (usize, usize)> = HashMap::new();
+    for (place, message) in batch.iter().enumerate() {
+        let chain = VecDeque::from([place]);
+        let Some(key) = message.record.key.as_deref() else {
+            shares[place % channels].push(chain);
+            continue;
+        };
+        if let Some(&(channel, at)) = known.get(key) {
+            shares[channel][at].push_back(place);
+        } else {
+            let channel = channel_of(key, channels);
+            known.insert(key, (channel, shares[channel].len()));
+            shares[channel].push(chain);
+        }
+    }
+    shares
+}
+
+fn channel_of(key: &str, channels: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    usize::try_from(hasher.finish() % channels as u64).unwrap_or_default()
+}
+
+impl Sink for RabbitMqSink {
+    fn deliver<'a>(&'a mut self, batch: &'a [Message<'a>]) -> BoxFuture<'a, Report> {
+        Box::pin(async move {
+            self.dropped.store(0, Ordering::Relaxed);
+            let outcomes = Mutex::new(vec![Outcome::NotSent; batch.len()]);
+            let trouble = self.deliver_all(batch, &outcomes).await.err();
+            let unavailable = trouble.map(|trouble| match trouble {
+                Trouble::Waits(why) => why,
+                Trouble::Lost(why) => {
+                    self.connection = None;
+                    why
+                }
+            });
+            let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+            Report { outcomes, unavailable }
+        })
+    }
+
+    fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
+        Box::pin(async move {
+            // Nothing is in flight between two batches.
+            if let Some(connection) = self.connection {
+                connection.close(&self.config).await;
+            }
+            Ok(())
+        })
+    }
+}
