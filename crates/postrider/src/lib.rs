@@ -19,10 +19,13 @@
 //! | `sqlx` | emitting in an open sqlx transaction |
 //! | `tokio-postgres` | emitting in an open tokio-postgres transaction |
 //! | `log` | installing the schema, reading the log, capturing tables |
+//! | `consume` | handling events exactly once: [`consume::Subscription`](https://docs.rs/postrider), the inbox |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "log")]
 pub mod capture;
+#[cfg(feature = "consume")]
+pub mod consume;
 mod context;
 #[cfg(feature = "log")]
 pub mod declared;
