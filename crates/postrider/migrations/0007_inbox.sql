@@ -96,7 +96,9 @@ begin
                     select from postrider.inbox i where i.consumer = consumer and i.event_id = id and i.slot <> all (written));
             else
                 insert into postrider.inbox (slot, consumer, event_id)
-                select s, consumer, id from generate_series(0, 3) s where s <> all (written)
+                -- In the order in which they are written: who waits for whom never goes in a circle.
+                select s, consumer, id from (select (phase / 2 + step & 3)::smallint as s from generate_series(0, 3) step offset 0) slots
+                where s <> all (written)
                 on conflict do nothing;
                 get diagnostics probes = row_count;
                 is_seen := probes < 4 - cardinality(written);

@@ -18,8 +18,8 @@
 //! |---|---|
 //! | `sqlx` | emitting in an open sqlx transaction |
 //! | `tokio-postgres` | emitting in an open tokio-postgres transaction |
-//! | `log` | installing the schema, reading the log, capturing tables |
-//! | `consume` | handling events exactly once: [`consume::Subscription`](https://docs.rs/postrider), the inbox |
+//! | `log` | installing the schema, reading the log, capturing tables, the inbox |
+//! | `consume` | handling events exactly once: subscriptions to the log |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "log")]
@@ -30,6 +30,8 @@ mod context;
 #[cfg(feature = "log")]
 pub mod declared;
 mod event;
+#[cfg(feature = "log")]
+pub mod inbox;
 #[cfg(feature = "log")]
 pub mod log;
 #[cfg(feature = "log")]

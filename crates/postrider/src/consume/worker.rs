@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use super::process::{Failure, Process};
 use super::subscription::{Committed, Subscription};
-use super::{Message, Tx, inbox};
+use super::{Message, Tx};
+use crate::inbox;
 use crate::log::error::{Error, Result};
 use crate::log::ring;
 

@@ -115,6 +115,18 @@ pub async fn forget(connection: &mut PgConnection, consumer: &str, event_id: Opt
     Ok(gone.unsigned_abs())
 }
 
+/// How many ids [`forget`] would forget.
+pub async fn count(connection: &mut PgConnection, consumer: &str, event_id: Option<&str>) -> Result<u64> {
+    let there: i64 = sqlx::query_scalar(
+        "select count(distinct event_id) from postrider.inbox where consumer = $1 and ($2::text is null or event_id = $2)",
+    )
+    .bind(consumer)
+    .bind(event_id)
+    .fetch_one(connection)
+    .await?;
+    Ok(there.unsigned_abs())
+}
+
 /// Sets how long ids are remembered. Less than the log keeps events has no effect.
 pub async fn keep(connection: &mut PgConnection, retention: Duration) -> Result<()> {
     sqlx::query("update postrider.inbox_ring set retention = make_interval(secs => $1)")
