@@ -190,8 +190,7 @@ $$;
 
 -- What operators see of it.
 create or replace view postrider.inbox_state as
-    select s.slot, s.slot = (coalesce(pg_sequence_last_value('postrider.inbox_phase'), 0) + 1) / 2 & 3 as is_current, s.opened_at,
-           nullif(s.closed_at, '-infinity') as closed_at, pg_total_relation_size(format('postrider.inbox_%s', s.slot)::regclass) as bytes,
+    select s.slot, s.opened_at, nullif(s.closed_at, '-infinity') as closed_at, pg_total_relation_size(format('postrider.inbox_%s', s.slot)::regclass) as bytes,
            r.retention, r.log_retention
     from postrider.inbox_slots s cross join postrider.inbox_ring r;
 insert into postrider.inbox_ring default values on conflict do nothing;

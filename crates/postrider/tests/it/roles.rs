@@ -24,6 +24,11 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
             ("select insert update delete", false)
         }
         "adopted" => ("select update delete", false),
+        "inbox" => ("select delete", false),
+        "inbox_ring" => ("select update", false),
+        "inbox_state" => ("select", true),
+        "inbox_slots" | "inbox_phase" | "retries" => ("select", false),
+        _ if slot("inbox_") => ("select", false),
         // It sweeps the rows and sees no more of them than their age.
         "departed" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
@@ -50,11 +55,16 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
 fn callers(function: &str) -> Option<[bool; 4]> {
     Some(match function {
         "emit" | "emit_many" | "set_context" | "emitted" => [true, false, true, false],
+        "first_time" | "subscribe" | "next_batch" | "finish_batch" | "give_up" | "postpone" => {
+            [false, false, true, false]
+        }
+        "turn_inbox" => [false, true, true, false],
         "lanes" | "max_payload" | "schema_version" => [true; 4],
         "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
         | "checked_context" | "join_headers" | "ring_bell" | "remember_departed" | "base64"
         | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" | "note_partitions"
-        | "is_truncated_alone" | "json_or_text" => [false; 4],
+        | "is_truncated_alone" | "json_or_text" | "refuse_inbox" | "younger_xid" | "find_consumer"
+        | "read_lane" | "open_batch" => [false; 4],
         _ => return None,
     })
 }
