@@ -35,9 +35,9 @@ struct Batch {
 /// What a round came to.
 enum Round {
     Nothing,
-    Committed(usize),
+    Committed,
     /// It is tried again at once, in smaller batches.
-    Narrowed(Narrow),
+    Narrowed,
     /// Its lane rests.
     Postponed,
 }
@@ -70,7 +70,7 @@ impl<'s, P: Process> Worker<'s, P> {
                 tracing::warn!(%error, "the inbox and the log were not swept; that is tried again");
             }
             match self.round().await {
-                Ok(Round::Committed(_) | Round::Postponed | Round::Narrowed(_)) => pause = first,
+                Ok(Round::Committed | Round::Postponed | Round::Narrowed) => pause = first,
                 Ok(Round::Nothing) => {
                     self.rest(pause).await;
                     pause = (pause * 2).min(longest);
@@ -107,7 +107,7 @@ impl<'s, P: Process> Worker<'s, P> {
                 let committed = batch.messages.len();
                 self.finish(batch, &dead).await?;
                 (self.subscription.observe)(Committed { events: committed, dead: dead.len(), took: begun.elapsed() });
-                Ok(Round::Committed(committed))
+                Ok(Round::Committed)
             }
             Err(failure) => self.on_failure(batch, failure).await,
         }
@@ -172,7 +172,7 @@ impl<'s, P: Process> Worker<'s, P> {
                 Narrow { lane, events: 1, rounds: messages.len() }
             };
             self.narrow = Some(narrow);
-            return Ok(Round::Narrowed(narrow));
+            return Ok(Round::Narrowed);
         }
         let Some(message) = messages.first() else { return Ok(Round::Nothing) };
         let reason = in_words(&*why);

@@ -33,16 +33,16 @@ pub enum Kind {
 pub struct Order {
     pub database: String,
     pub kind: Kind,
-    /// How often it dies at a point that it passes.
-    pub death: f64,
+    /// Where it may die.
+    pub points: Vec<String>,
 }
 
-/// Where it may die.
+/// All points.
 pub const POINTS: [&str; 3] = ["before effect", "after effect", "after commit"];
 
 /// Dies here, sometimes, and leaves word.
 fn point(order: &Order, name: &str) {
-    if rand::rng().random_bool(order.death) {
+    if order.points.iter().any(|wanted| wanted == name) && rand::rng().random_bool(0.1) {
         // The last word has to be out before the end.
         eprintln!("died {name}");
         let _ = Process::find(std::process::id().cast_signed()).map(|this| this.signal(Signal::KILL));
