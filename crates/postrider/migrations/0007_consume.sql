@@ -231,6 +231,7 @@ declare
     candidate smallint;
     stored    record;
     step      record;
+    moved     jsonb;
     due       postrider.parked[];
     events    postrider.events[] := '{}';
     tries     integer := 0;
@@ -307,7 +308,7 @@ begin
                         select p from postrider.parked p
                         where p.sink = this_sink and p.lane = candidate and p.state = 'waiting' and p.next_attempt_at <= clock_timestamp()
                         order by p.next_attempt_at limit 1);
-                    step := null;
+                    moved := '{}';
                     if cardinality(due) = 0 then
                         select * into step from postrider.read_lane(candidate, next_batch.max_events, stored.position, stored.late_position,
                             stored.snapshot, stored.target, stored.bound);
@@ -317,6 +318,8 @@ begin
                                 hint = 'See what postrider rebase says.';
                         end if;
                         events := step.records;
+                        moved := jsonb_build_object('position', step.new_place, 'late_position', step.new_late_place,
+                            'snapshot', step.new_snapshot, 'target', step.new_target, 'bound', step.new_bound);
                     else
                         events := array[row(null, (due[1]).seq, null, (due[1]).lane, (due[1]).id, (due[1]).source_id, (due[1]).type, (due[1]).entity, (due[1]).key,
                             (due[1]).tenant, (due[1]).payload, (due[1]).headers, (due[1]).created_at)::postrider.events];
@@ -347,11 +350,10 @@ begin
     idle := (extract(epoch from next_batch.lease) * 1000)::integer;
     perform set_config('idle_in_transaction_session_timeout', idle::text, true)
     where extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000 not between 1 and idle;
-    perform set_config('postrider.batch', jsonb_build_object(
+    perform set_config('postrider.batch', (jsonb_build_object(
         'token', new_token, 'consumer', next_batch.consumer, 'sink', this_sink, 'lane', candidate, 'epoch', stored.epoch, 'number', stored.number,
         'had_xid', had_xid, 'tries', tries, 'parked', (due[1]).place,
-        'position', step.new_place, 'late_position', step.new_late_place, 'snapshot', step.new_snapshot, 'target', step.new_target, 'bound', step.new_bound,
-        'ids', (select jsonb_agg(e.id) from unnest(events) e), 'seqs', (select jsonb_agg(e.seq) from unnest(events) e))::text, true);
+        'ids', (select jsonb_agg(e.id) from unnest(events) e), 'seqs', (select jsonb_agg(e.seq) from unnest(events) e)) || moved)::text, true);
     return query
         select new_token, e.id, e.type, e.entity, e.key, e.tenant, e.payload, e.headers, e.created_at, e.source_id, candidate::integer,
                case e.place when 1 then tries else 0 end

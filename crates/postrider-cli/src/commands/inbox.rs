@@ -144,7 +144,10 @@ fn remembered(size: &Size) -> String {
     let kept = moment::span(moment::seconds(size.retention));
     let because = match size.log_retention {
         Some(log) if log > size.retention => {
-            format!(" is set, but the log keeps events for {}, and that counts", moment::span(moment::seconds(log)))
+            format!(
+                " is set, but the log keeps events for {}, and that counts",
+                moment::span(moment::seconds(log))
+            )
         }
         _ => String::new(),
     };
@@ -163,7 +166,8 @@ fn of_consumer(stats: &Stats) -> Value {
 async fn list(command: &List, json: bool) -> Result<Exit, Failure> {
     let mut connection = open(&command.target).await?;
     let seen =
-        inbox::list(&mut connection, command.consumer.as_deref(), command.id.as_deref(), command.limit).await?;
+        inbox::list(&mut connection, command.consumer.as_deref(), command.id.as_deref(), command.limit)
+            .await?;
     if json {
         let ids: Vec<Value> = seen
             .iter()
@@ -197,7 +201,9 @@ async fn forget(command: &Forget, json: bool) -> Result<Exit, Failure> {
     if command.yes {
         output::say(&format!("{name}: {words} forgotten; the next delivery takes effect again"));
     } else {
-        output::say(&format!("{name}: {words} would be forgotten, and the next delivery would take effect again; --yes does it"));
+        output::say(&format!(
+            "{name}: {words} would be forgotten, and the next delivery would take effect again; --yes does it"
+        ));
     }
     if json {
         output::json(&json!({ "consumer": consumer, "id": id, "ids": ids, "done": command.yes }))?;
@@ -211,7 +217,9 @@ async fn keep(command: &Keep, json: bool) -> Result<Exit, Failure> {
     let size = inbox::size(&mut connection).await?;
     output::say(&remembered(&size));
     if json {
-        output::json(&json!({ "retention_seconds": size.retention, "log_retention_seconds": size.log_retention }))?;
+        output::json(
+            &json!({ "retention_seconds": size.retention, "log_retention_seconds": size.log_retention }),
+        )?;
     }
     // It has no effect as it is.
     Ok(if size.log_retention > Some(size.retention) { Exit::Found } else { Exit::Fine })

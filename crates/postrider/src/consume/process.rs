@@ -40,7 +40,9 @@ where
             match (self.0)(transaction, message).await {
                 Ok(Outcome::Done) => {}
                 Ok(Outcome::Dead(reason)) => dead.push((message.id, reason)),
-                Ok(Outcome::Retry(pause)) => return Err(failed(Some(pause), "the handler asked for another attempt".into())),
+                Ok(Outcome::Retry(pause)) => {
+                    return Err(failed(Some(pause), "the handler asked for another attempt".into()));
+                }
                 Err(error) => return Err(failed(None, error.into())),
             }
         }
@@ -63,7 +65,9 @@ where
             (Ok(Outcome::Dead(reason)), [only]) => Ok(vec![(only.id, reason)]),
             // Which of them it means shows when they come one by one.
             (Ok(Outcome::Dead(reason)), _) => Err(failed(None, reason.into())),
-            (Ok(Outcome::Retry(pause)), _) => Err(failed(Some(pause), "the handler asked for another attempt".into())),
+            (Ok(Outcome::Retry(pause)), _) => {
+                Err(failed(Some(pause), "the handler asked for another attempt".into()))
+            }
             (Err(error), _) => Err(failed(None, error.into())),
         }
     }

@@ -106,7 +106,11 @@ impl<'s, P: Process> Worker<'s, P> {
             Ok(dead) => {
                 let committed = batch.messages.len();
                 self.finish(batch, &dead).await?;
-                (self.subscription.observe)(Committed { events: committed, dead: dead.len(), took: begun.elapsed() });
+                (self.subscription.observe)(Committed {
+                    events: committed,
+                    dead: dead.len(),
+                    took: begun.elapsed(),
+                });
                 Ok(Round::Committed)
             }
             Err(failure) => self.on_failure(batch, failure).await,
@@ -182,14 +186,15 @@ impl<'s, P: Process> Worker<'s, P> {
             consumer = self.subscription.consumer, event = %message.id, attempts = message.attempts + 1, reason, ?pause,
             "an event failed and is tried again"
         );
-        let failures: i32 = sqlx::query_scalar("select postrider.postpone($1, $2, $3, $4, make_interval(secs => $5))")
-            .bind(&self.subscription.consumer)
-            .bind(lane)
-            .bind(message.id)
-            .bind(&reason)
-            .bind(pause.min(Duration::from_hours(24)).as_secs_f64())
-            .fetch_one(&self.subscription.pool)
-            .await?;
+        let failures: i32 =
+            sqlx::query_scalar("select postrider.postpone($1, $2, $3, $4, make_interval(secs => $5))")
+                .bind(&self.subscription.consumer)
+                .bind(lane)
+                .bind(message.id)
+                .bind(&reason)
+                .bind(pause.min(Duration::from_hours(24)).as_secs_f64())
+                .fetch_one(&self.subscription.pool)
+                .await?;
         if failures.unsigned_abs() >= retry.max_attempts {
             self.give_up(lane, message.id, reason).await?;
         }

@@ -46,7 +46,11 @@ pub async fn finish(connection: &mut PgConnection, consumer: &str, batch: &Fetch
 
 /// Begins anew with the first event of the log.
 pub async fn subscribe(connection: &mut PgConnection, consumer: &str) {
-    sqlx::query("select postrider.subscribe($1, 'earliest')").bind(consumer).execute(connection).await.unwrap();
+    sqlx::query("select postrider.subscribe($1, 'earliest')")
+        .bind(consumer)
+        .execute(connection)
+        .await
+        .unwrap();
 }
 
 /// All that is there, batch by batch.
@@ -71,17 +75,20 @@ pub async fn refusal(connection: &mut PgConnection, statement: &str) -> [String;
     let error = sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(connection).await.unwrap_err();
     let said = error.as_database_error().unwrap();
     let said = said.downcast_ref::<sqlx::postgres::PgDatabaseError>();
-    [said.code(), said.message(), said.detail().unwrap_or_default(), said.hint().unwrap_or_default()].map(str::to_owned)
+    [said.code(), said.message(), said.detail().unwrap_or_default(), said.hint().unwrap_or_default()]
+        .map(str::to_owned)
 }
 
 /// A role that may consume and nothing else.
 pub async fn consumer_role(database: &Database) -> (String, PgConnection) {
     use sqlx::Connection as _;
     let role = format!("{}_consumer", database.name());
-    sqlx::raw_sql(AssertSqlSafe(format!(r#"create role "{role}" login; grant postrider_consume to "{role}""#)))
-        .execute(&mut database.connect().await.unwrap())
-        .await
-        .unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        r#"create role "{role}" login; grant postrider_consume to "{role}""#
+    )))
+    .execute(&mut database.connect().await.unwrap())
+    .await
+    .unwrap();
     let connection = PgConnection::connect(&database.url_as(&role)).await.unwrap();
     (role, connection)
 }

@@ -21,7 +21,8 @@ async fn a_consumer_gets_every_event_once_in_order_on_every_version() {
         }
         let types = drain(&mut app, "c", 4).await;
         for key in 0..3 {
-            let of_key: Vec<&String> = types.iter().filter(|number| number.parse::<i32>().unwrap() % 3 == key).collect();
+            let of_key: Vec<&String> =
+                types.iter().filter(|number| number.parse::<i32>().unwrap() % 3 == key).collect();
             assert!(of_key.is_sorted() && of_key.len() == 10, "{version}: {of_key:?}");
         }
         assert_eq!(drain(&mut app, "c", 4).await, [""; 0], "{version}");
@@ -97,12 +98,17 @@ async fn a_frozen_worker_loses_its_batch_and_cannot_commit() {
     }
     assert!(start.elapsed() > Duration::from_millis(500), "before the lease was over");
     assert!(sqlx::raw_sql("commit").execute(&mut frozen).await.is_err());
-    let effects: i64 = sqlx::query_scalar("select count(*) from effects").fetch_one(&mut other).await.unwrap();
+    let effects: i64 =
+        sqlx::query_scalar("select count(*) from effects").fetch_one(&mut other).await.unwrap();
     assert_eq!(effects, 0);
 }
 
 /// The slow writer's transaction is younger than everything that had ended, and than the batch's own.
-async fn slow_writer_behind_an_old_xid(mut connection: PgConnection, mut fast: PgConnection, mut slow: PgConnection) -> Vec<String> {
+async fn slow_writer_behind_an_old_xid(
+    mut connection: PgConnection,
+    mut fast: PgConnection,
+    mut slow: PgConnection,
+) -> Vec<String> {
     subscribe(&mut connection, "c").await;
     run(&mut connection, "begin; select pg_current_xact_id()").await;
     run(&mut fast, "begin; select pg_current_xact_id()").await;
@@ -121,7 +127,11 @@ async fn slow_writer_behind_an_old_xid(mut connection: PgConnection, mut fast: P
 #[tokio::test]
 async fn a_slow_writer_is_not_passed_over_by_a_transaction_that_had_its_xid_before() {
     let database = database_with_one_lane().await;
-    let [one, two, three] = [database.connect().await.unwrap(), database.connect().await.unwrap(), database.connect().await.unwrap()];
+    let [one, two, three] = [
+        database.connect().await.unwrap(),
+        database.connect().await.unwrap(),
+        database.connect().await.unwrap(),
+    ];
     assert_eq!(slow_writer_behind_an_old_xid(one, two, three).await, ["slow"]);
 }
 
@@ -130,15 +140,20 @@ async fn a_slow_writer_is_not_passed_over_by_a_transaction_that_had_its_xid_befo
 async fn with_its_own_xid_as_the_bound_a_slow_writer_is_lost() {
     let database = database_with_one_lane().await;
     let mut admin = database.connect().await.unwrap();
-    let source: String = sqlx::query_scalar("select pg_get_functiondef('postrider.finish_batch(text, text)'::regprocedure)")
-        .fetch_one(&mut admin)
-        .await
-        .unwrap();
+    let source: String =
+        sqlx::query_scalar("select pg_get_functiondef('postrider.finish_batch(text, text)'::regprocedure)")
+            .fetch_one(&mut admin)
+            .await
+            .unwrap();
     let mutant = source.replace("then postrider.younger_xid()", "then pg_current_xact_id()");
     assert_ne!(mutant, source);
     sqlx::raw_sql(AssertSqlSafe(mutant)).execute(&mut admin).await.unwrap();
     let [two, three] = [database.connect().await.unwrap(), database.connect().await.unwrap()];
-    assert_eq!(slow_writer_behind_an_old_xid(admin, two, three).await, [""; 0], "if not, the rule is not needed any more");
+    assert_eq!(
+        slow_writer_behind_an_old_xid(admin, two, three).await,
+        [""; 0],
+        "if not, the rule is not needed any more"
+    );
 }
 
 #[tokio::test]
@@ -156,7 +171,8 @@ async fn a_large_late_transaction_comes_page_by_page_and_nothing_overtakes_it() 
     run(&mut slow, "commit").await;
     emit(&mut connection, "new", "k").await;
     let types = drain(&mut connection, "c", 10).await;
-    let expected: Vec<String> = (0..25).map(|number| format!("slow {number:02}")).chain(["new".to_owned()]).collect();
+    let expected: Vec<String> =
+        (0..25).map(|number| format!("slow {number:02}")).chain(["new".to_owned()]).collect();
     assert_eq!(types, expected);
 }
 
@@ -193,15 +209,21 @@ async fn given_up_events_are_dead_letters_and_come_again_when_retried() {
          select postrider.finish_batch('c', current_setting('postrider.batch')::json ->> 'token'); commit",
     )
     .await;
-    let dead: Vec<(String, String, String)> = sqlx::query_as("select sink, type, reason from postrider.dead_letters")
-        .fetch_all(&mut connection)
-        .await
-        .unwrap();
+    let dead: Vec<(String, String, String)> =
+        sqlx::query_as("select sink, type, reason from postrider.dead_letters")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
     assert_eq!(dead, [("c".to_owned(), "bad".to_owned(), "no such product".to_owned())]);
     assert_eq!(drain(&mut connection, "c", 10).await, [""; 0]);
-    run(&mut connection, "update postrider.parked set state = 'waiting', next_attempt_at = clock_timestamp()").await;
+    run(
+        &mut connection,
+        "update postrider.parked set state = 'waiting', next_attempt_at = clock_timestamp()",
+    )
+    .await;
     assert_eq!(drain(&mut connection, "c", 10).await, ["bad"]);
-    let left: i64 = sqlx::query_scalar("select count(*) from postrider.parked").fetch_one(&mut connection).await.unwrap();
+    let left: i64 =
+        sqlx::query_scalar("select count(*) from postrider.parked").fetch_one(&mut connection).await.unwrap();
     assert_eq!(left, 0);
 }
 
@@ -223,10 +245,26 @@ async fn misuse_of_batches_is_refused_in_words() {
         ("select postrider.next_batch('c', lease => '1 ms')".to_owned(), "22023", "too short or too long"),
         (format!("begin isolation level repeatable read; {fetched}"), "25000", "read committed"),
         (format!("begin; {fetched}; {fetched}"), "55000", "a batch that is not finished"),
-        (format!("begin; {fetched}; select postrider.finish_batch('c', 'other')"), "55000", "has no batch 'other'"),
-        (format!("begin; {fetched}; select postrider.finish_batch('d', current_setting('postrider.batch')::json ->> 'token')"), "55000", "of consumer 'd'"),
+        (
+            format!("begin; {fetched}; select postrider.finish_batch('c', 'other')"),
+            "55000",
+            "has no batch 'other'",
+        ),
+        (
+            format!(
+                "begin; {fetched}; select postrider.finish_batch('d', current_setting('postrider.batch')::json ->> 'token')"
+            ),
+            "55000",
+            "of consumer 'd'",
+        ),
         ("begin; select postrider.finish_batch('c', null)".to_owned(), "55000", "has no batch null"),
-        (format!("begin; {fetched}; select postrider.give_up('c', current_setting('postrider.batch')::json ->> 'token', gen_random_uuid(), 'x')"), "22023", "is not in this batch"),
+        (
+            format!(
+                "begin; {fetched}; select postrider.give_up('c', current_setting('postrider.batch')::json ->> 'token', gen_random_uuid(), 'x')"
+            ),
+            "22023",
+            "is not in this batch",
+        ),
     ] {
         let [found, said, detail, hint] = refusal(&mut connection, &statement).await;
         assert_eq!(found, code, "{statement}: {said}");
@@ -238,7 +276,8 @@ async fn misuse_of_batches_is_refused_in_words() {
     let batch = fetch(&mut connection, "c", 10).await.unwrap();
     let other = format!("select postrider.finish_batch('c', '{}')", batch.token);
     assert_eq!(refusal(&mut connection, &other).await[0], "55000");
-    let error = Reader::open(options(&database).into(), reading("c")).await.err().expect("a consumer is no sink");
+    let error =
+        Reader::open(options(&database).into(), reading("c")).await.err().expect("a consumer is no sink");
     assert!(matches!(error, Error::IsConsumer { .. }) && !error.is_transient(), "{error}");
     assert_eq!(crate::support::read_types(&mut reader, 1).await, ["event"]);
     run(&mut connection, "update postrider.sinks set paused_at = now() where name = 'c'").await;

@@ -65,7 +65,11 @@ async fn consumer() {
 }
 
 async fn note(connection: &mut PgConnection, id: &str, amount: i64) -> sqlx::Result<()> {
-    sqlx::query("insert into ledger (event, amount) values ($1, $2)").bind(id).bind(amount).execute(connection).await?;
+    sqlx::query("insert into ledger (event, amount) values ($1, $2)")
+        .bind(id)
+        .bind(amount)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -120,7 +124,11 @@ async fn sql(order: Order) {
         }
         point(&order, "after effect");
         let token: String = batch[0].get("token");
-        sqlx::query("select postrider.finish_batch('ledger', $1)").bind(token).execute(&mut *transaction).await.unwrap();
+        sqlx::query("select postrider.finish_batch('ledger', $1)")
+            .bind(token)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
         transaction.commit().await.unwrap();
         point(&order, "after commit");
     }
@@ -131,7 +139,10 @@ async fn queue(order: Order) {
     let mut connection = PgConnection::connect(&order.database).await.unwrap();
     loop {
         let message: Option<(String, i64)> =
-            sqlx::query_as("select event, amount from queue order by random() limit 1").fetch_optional(&mut connection).await.unwrap();
+            sqlx::query_as("select event, amount from queue order by random() limit 1")
+                .fetch_optional(&mut connection)
+                .await
+                .unwrap();
         let Some((id, amount)) = message else {
             tokio::time::sleep(Duration::from_millis(5)).await;
             continue;

@@ -34,11 +34,10 @@ fn examples() -> PathBuf {
 
 /// Runs one of the Python examples with the packages that `./dev setup` has installed.
 fn python(database: &Database, script: &str, arguments: &[&str]) -> String {
-    let cache = std::env::var("POSTRIDER_CACHE").unwrap_or_else(|_| "/var/cache/postrider".to_owned());
     let output = Command::new("/usr/bin/python3")
         .arg(examples().join(script))
         .args(arguments)
-        .env("PYTHONPATH", Path::new(&cache).join("pip"))
+        .env("PYTHONPATH", postrider_testkit::cache().join("pip"))
         .env("DATABASE_URL", database.url())
         .output()
         .unwrap();

@@ -33,7 +33,9 @@ async fn a_consumer_has_an_event_once_on_every_version() {
         assert!(first(&mut app, "y").await, "{version}");
         assert!(inbox::first_time(&mut app, "d", "x").await.unwrap(), "{version}: another consumer");
         let id = "0195F3C2-6B1E-7D1A-9C39-0F2A4B5C6D7E";
-        let once = format!("select postrider.first_time('c', '{id}'::uuid) and not postrider.first_time('c', '{id}')");
+        let once = format!(
+            "select postrider.first_time('c', '{id}'::uuid) and not postrider.first_time('c', '{id}')"
+        );
         let once: bool = sqlx::query_scalar(AssertSqlSafe(once)).fetch_one(&mut app).await.unwrap();
         assert!(once, "{version}: a uuid and its text are one id");
         run(&mut app, "begin").await;
@@ -41,7 +43,9 @@ async fn a_consumer_has_an_event_once_on_every_version() {
         assert!(!first(&mut app, "taken back").await, "{version}: also inside one transaction");
         run(&mut app, "rollback").await;
         assert!(first(&mut app, "taken back").await, "{version}");
-        for forbidden in ["select from postrider.inbox", "delete from postrider.inbox", "truncate postrider.inbox_0"] {
+        for forbidden in
+            ["select from postrider.inbox", "delete from postrider.inbox", "truncate postrider.inbox_0"]
+        {
             assert_eq!(refusal(&mut app, forbidden).await[0], "42501", "{version}: {forbidden}");
         }
         drop(app);
@@ -216,7 +220,11 @@ async fn bad_calls_of_the_inbox_are_refused_in_words() {
         ("first_time('c', repeat('x', 1025))", "54000", "the event id must not be longer than 1024 bytes"),
     ] {
         let [found, said, detail, hint] = refusal(&mut connection, &format!("select postrider.{call}")).await;
-        assert_eq!((found.as_str(), said.as_str()), (code, format!("postrider: {message}").as_str()), "{call}");
+        assert_eq!(
+            (found.as_str(), said.as_str()),
+            (code, format!("postrider: {message}").as_str()),
+            "{call}"
+        );
         assert!(detail.ends_with("Nothing was written.") && !hint.is_empty(), "{call}: {detail} {hint}");
     }
 }

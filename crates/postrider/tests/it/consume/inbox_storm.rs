@@ -29,7 +29,11 @@ async fn ask(database: Arc<Database>, ids: u32, seed: Seed, barrier: Arc<Barrier
             match inbox::first_time(&mut connection, "storm", &id).await {
                 Ok(is_first) => {
                     if is_first {
-                        sqlx::query("insert into ledger (id) values ($1)").bind(&id).execute(&mut connection).await.unwrap();
+                        sqlx::query("insert into ledger (id) values ($1)")
+                            .bind(&id)
+                            .execute(&mut connection)
+                            .await
+                            .unwrap();
                     }
                     let is_back = rng.random_bool(0.2);
                     let end = if is_back { "rollback" } else { "commit" };

@@ -24,7 +24,9 @@ async fn ledger(connection: &mut PgConnection) -> (i64, i64, i64) {
 async fn world(connection: &mut PgConnection, kind: Kind, events: i64) {
     run(connection, "create table ledger (event text not null, amount bigint not null)").await;
     let write = match kind {
-        Kind::Inbox | Kind::NoInbox => "create table queue as select i::text as event, i::bigint as amount from generate_series(1, $1) i",
+        Kind::Inbox | Kind::NoInbox => {
+            "create table queue as select i::text as event, i::bigint as amount from generate_series(1, $1) i"
+        }
         _ => {
             run(connection, "select postrider.subscribe('ledger', 'earliest')").await;
             "select count(postrider.emit('paid', json_build_object('amount', i), key => (i % 1000)::text)) from generate_series(1, $1) i"
@@ -36,13 +38,19 @@ async fn world(connection: &mut PgConnection, kind: Kind, events: i64) {
 
 /// Two consumers that die again and again, each followed by another, until every event has its effect and each point was hit as often
 /// as it has to be. Then what the ledger says.
-async fn killed(database: &Database, kind: Kind, events: i64, hits: usize) -> ((i64, i64, i64), BTreeMap<&'static str, usize>) {
+async fn killed(
+    database: &Database,
+    kind: Kind,
+    events: i64,
+    hits: usize,
+) -> ((i64, i64, i64), BTreeMap<&'static str, usize>) {
     let mut connection = database.connect().await.unwrap();
     world(&mut connection, kind, events).await;
     let mut toll: BTreeMap<&'static str, usize> = POINTS.into_iter().map(|point| (point, 0)).collect();
     // Only where it was not hit often enough: they may live in the end.
     let order = |toll: &BTreeMap<&'static str, usize>| {
-        let points = toll.iter().filter(|(_, hit)| **hit < hits).map(|(point, _)| (*point).to_owned()).collect();
+        let points =
+            toll.iter().filter(|(_, hit)| **hit < hits).map(|(point, _)| (*point).to_owned()).collect();
         Order { database: database.url(), kind, points }
     };
     let mut consumers: Vec<Consumer> = (0..2).map(|_| Consumer::start(&order(&toll))).collect();
@@ -63,7 +71,10 @@ async fn killed(database: &Database, kind: Kind, events: i64, hits: usize) -> ((
         if different == events && left == 0 {
             break;
         }
-        assert!(start.elapsed() < PATIENCE * u32::try_from(soak()).unwrap(), "{different} of {events} events, {toll:?}");
+        assert!(
+            start.elapsed() < PATIENCE * u32::try_from(soak()).unwrap(),
+            "{different} of {events} events, {toll:?}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     drop(consumers);

@@ -14,7 +14,12 @@ use crate::support::{PATIENCE, database, database_with_one_lane, emit, run};
 
 async fn subscription(database: &Database) -> Subscription {
     let pool = PgPool::connect(&database.url()).await.unwrap();
-    let quick = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20), max_attempts: 3, ..Backoff::default() };
+    let quick = Backoff {
+        first: Duration::from_millis(5),
+        max: Duration::from_millis(20),
+        max_attempts: 3,
+        ..Backoff::default()
+    };
     Subscription::new(pool, "c")
         .start(Start::Earliest)
         .retry(quick)
@@ -28,8 +33,12 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 /// Types in the order in which they were committed, and the reasons of dead ones.
 async fn outcome(database: &Database) -> (Vec<String>, Vec<(String, String, i32)>) {
     let mut connection = database.connect().await.unwrap();
-    let done = sqlx::query_scalar("select type from done order by n").fetch_all(&mut connection).await.unwrap();
-    let dead = sqlx::query_as("select type, reason, attempts from postrider.dead_letters").fetch_all(&mut connection).await.unwrap();
+    let done =
+        sqlx::query_scalar("select type from done order by n").fetch_all(&mut connection).await.unwrap();
+    let dead = sqlx::query_as("select type, reason, attempts from postrider.dead_letters")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
     (done, dead)
 }
 
@@ -93,7 +102,11 @@ async fn an_event_that_fails_for_ever_is_dead_and_the_rest_goes_on() {
     let (done, dead) = outcome(&database).await;
     assert_eq!(done, ["1", "3", "5"]);
     assert_eq!(dead.len(), 2, "{dead:?}");
-    assert!(dead.iter().any(|(event, reason, tries)| event == "2" && reason.contains("division by zero") && *tries >= 3), "{dead:?}");
+    assert!(
+        dead.iter()
+            .any(|(event, reason, tries)| event == "2" && reason.contains("division by zero") && *tries >= 3),
+        "{dead:?}"
+    );
     assert!(dead.iter().any(|(event, reason, _)| event == "4" && reason == "no such product"), "{dead:?}");
 }
 
