@@ -465,3 +465,10 @@ begin
     return tries;
 end
 $$;
+
+-- What operators see of consumers, besides what they see of every sink.
+create or replace view postrider.consumers as
+    select s.name as consumer, s.created_at, s.paused_at, count(r.lane) as failing_lanes, (array_agg(r.reason order by r.failed_at desc))[1] as reason
+    from postrider.sinks s left join postrider.retries r using (sink)
+    where s.is_consumer
+    group by s.sink;

@@ -66,6 +66,6 @@ begin
 
     -- What an operator looks at: where things stand and why, never a payload.
     execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
-        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.misfits, postrider.inbox_state to %I', reader);
+        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.misfits, postrider.inbox_state, postrider.consumers to %I', reader);
 end
 $install$;

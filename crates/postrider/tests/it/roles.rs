@@ -26,7 +26,7 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "adopted" => ("select update delete", false),
         "inbox" => ("select delete", false),
         "inbox_ring" => ("select update", false),
-        "inbox_state" => ("select", true),
+        "inbox_state" | "consumers" => ("select", true),
         "inbox_slots" | "inbox_phase" | "retries" => ("select", false),
         _ if slot("inbox_") => ("select", false),
         // It sweeps the rows and sees no more of them than their age.

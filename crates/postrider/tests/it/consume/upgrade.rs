@@ -18,7 +18,7 @@ async fn installing_over_version_6_brings_the_receiving_end() {
         &mut connection,
         "drop table postrider.inbox, postrider.inbox_ring, postrider.inbox_slots, postrider.retries cascade;
          drop sequence postrider.inbox_phase;
-         alter table postrider.sinks drop column is_consumer;
+         alter table postrider.sinks drop column is_consumer cascade;
          do $$ declare gone regprocedure; begin
              for gone in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'postrider'::regnamespace and p.proname in (
                  'first_time', 'turn_inbox', 'refuse_inbox', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone', 'open_batch',
