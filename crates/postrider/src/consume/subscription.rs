@@ -1,7 +1,7 @@
 //! A consumer of the log without a broker in between.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -154,10 +154,9 @@ impl Subscription {
         schema::check_version(&mut *self.pool.acquire().await?).await?;
         self.subscribe().await?;
         let (stopping, stopped) = watch::channel(false);
-        let mut workers: Vec<Pin<Box<dyn Future<Output = Result<()>> + '_>>> = (0..self.workers)
-            .map(|number| -> Pin<Box<dyn Future<Output = Result<()>> + '_>> {
-                Box::pin(Worker::new(&self, &process, stopped.clone(), number == 0).run())
-            })
+        // One type for all, not `dyn`: then the whole can be spawned wherever the handler can.
+        let mut workers: Vec<_> = (0..self.workers)
+            .map(|number| Box::pin(Worker::new(&self, &process, stopped.clone(), number == 0).run()))
             .collect();
         let mut stop = pin!(stop);
         let mut is_stopping = false;
