@@ -53,8 +53,8 @@ pub struct Size {
 /// How large the inbox is.
 pub async fn size(connection: &mut PgConnection) -> Result<Size> {
     Ok(sqlx::query_as(
-        "select extract(epoch from max(retention))::double precision as retention,
-                extract(epoch from max(log_retention))::double precision as log_retention, sum(bytes)::bigint as bytes
+        "select extract(epoch from coalesce(max(retention), '14 days'))::double precision as retention,
+                extract(epoch from max(log_retention))::double precision as log_retention, coalesce(sum(bytes), 0)::bigint as bytes
          from postrider.inbox_state",
     )
     .fetch_one(connection)
@@ -129,6 +129,8 @@ pub async fn count(connection: &mut PgConnection, consumer: &str, event_id: Opti
 
 /// Sets how long ids are remembered. Less than the log keeps events has no effect.
 pub async fn keep(connection: &mut PgConnection, retention: Duration) -> Result<()> {
+    // After a schema-only restore there is nothing to set yet.
+    turn(connection, None).await?;
     sqlx::query("update postrider.inbox_ring set retention = make_interval(secs => $1)")
         .bind(retention.as_secs_f64())
         .execute(connection)

@@ -26,6 +26,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (6, include_str!("../migrations/0006_outbox.sql")),
     (7, include_str!("../migrations/0007_inbox.sql")),
     (7, include_str!("../migrations/0007_consume.sql")),
+    (7, include_str!("../migrations/0007_batches.sql")),
 ];
 /// A function and not a row: it survives a schema-only dump, as does everything else that emitting needs.
 const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 7'";

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 use crate::faults::until;
 use crate::support::{PATIENCE, database, run};
 
-#[allow(dead_code, reason = "its main is not called here")]
+#[expect(dead_code, reason = "its main is not called here")]
 #[path = "../../../examples/subscription.rs"]
 mod totals;
 

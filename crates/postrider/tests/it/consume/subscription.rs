@@ -74,7 +74,7 @@ async fn an_event_that_fails_is_tried_again_in_its_place() {
     in_time(subscription(&database).await.run(ended.notified(), handler)).await.unwrap();
     let (done, dead) = outcome(&database).await;
     assert_eq!(done, ["1", "2", "3", "4", "5"]);
-    assert_eq!(dead, []);
+    assert!(dead.is_empty(), "{dead:?}");
     // The first two attempts failed: 1 and 2 were committed without it, and it came to its turn again.
     assert!(tries.load(Ordering::Relaxed) >= 3);
 }
@@ -174,7 +174,7 @@ async fn a_lost_connection_is_no_failure_of_the_event() {
     in_time(subscription(&database).await.run(ended.notified(), handler)).await.unwrap();
     let (done, dead) = outcome(&database).await;
     assert_eq!(done, ["1", "2", "3", "4", "5"]);
-    assert_eq!(dead, []);
+    assert!(dead.is_empty(), "{dead:?}");
 }
 
 /// As services do that have more than one thing to run.
