@@ -47,6 +47,6 @@ pub use producer::{
 };
 
 /// The examples of the README are compiled like those of the documentation.
-#[cfg(all(doctest, feature = "log"))]
+#[cfg(all(doctest, feature = "consume"))]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
