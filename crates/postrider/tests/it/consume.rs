@@ -15,7 +15,6 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 /// A batch of the log, as any language gets it.
 pub struct Fetched {
     pub token: String,
-    pub lane: i32,
     pub types: Vec<String>,
 }
 
@@ -28,11 +27,7 @@ pub async fn fetch(connection: &mut PgConnection, consumer: &str, most: i32) -> 
         .await
         .unwrap();
     let first = rows.first()?;
-    Some(Fetched {
-        token: first.get("token"),
-        lane: first.get("lane"),
-        types: rows.iter().map(|row| row.get("type")).collect(),
-    })
+    Some(Fetched { token: first.get("token"), types: rows.iter().map(|row| row.get("type")).collect() })
 }
 
 pub async fn finish(connection: &mut PgConnection, consumer: &str, batch: &Fetched) -> i32 {

@@ -19,20 +19,16 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
     Some(match relation {
         "progress" => ("select insert delete", false),
         "identity" | "ring" => ("select insert update", false),
-        "bell" => ("select update", false),
+        "bell" | "inbox_ring" => ("select update", false),
         "sinks" | "readers" | "in_flight" | "leases" | "parked" | "unparked" | "keepers" => {
             ("select insert update delete", false)
         }
         "adopted" => ("select update delete", false),
-        "inbox" => ("select delete", false),
-        "inbox_ring" => ("select update", false),
-        "inbox_state" | "consumers" => ("select", true),
-        "inbox_slots" | "inbox_phase" | "retries" => ("select", false),
         _ if slot("inbox_") => ("select", false),
         // It sweeps the rows and sees no more of them than their age.
-        "departed" => ("select delete", false),
+        "departed" | "inbox" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
-        | "relays" | "troubles" | "uncaptured" | "misfits" => ("select", true),
+        | "relays" | "troubles" | "uncaptured" | "misfits" | "inbox_state" | "consumers" => ("select", true),
         // Names of the user's tables, nothing of their rows.
         "partitions" => ("select insert", true),
         // Rows of the user's tables: nobody's business but the owner's.
@@ -43,6 +39,9 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         | "events"
         | "seq"
         | "sinks_sink_seq"
+        | "inbox_slots"
+        | "inbox_phase"
+        | "retries"
         | "parked_place_seq"
         | "capture_failures_failure_seq" => ("select", false),
         "slot" | "progress_slot" | "armed" | "disarmed" | "armed_until" => ("usage select update", false),

@@ -51,7 +51,7 @@ async fn the_python_examples_produce_and_consume_exactly_once() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     run(&mut connection, "create table orders (id bigserial primary key, cents bigint not null); create table invoices (event_id uuid, cents bigint)").await;
-    let path = tokio::task::spawn_blocking(move || {
+    let ended = tokio::task::spawn_blocking(move || {
         python(&database, "next_batch.py", &["--once"]);
         python(&database, "producer.py", &["40"]);
         python(&database, "next_batch.py", &["--once"]);
@@ -60,7 +60,7 @@ async fn the_python_examples_produce_and_consume_exactly_once() {
         assert_eq!((first.trim(), again.trim()), ("done", "had it before"));
         database
     });
-    let _database = path.await.unwrap();
+    let _database = ended.await.unwrap();
     let (invoices, sum, orders): (i64, i64, i64) = sqlx::query_as(
         "select (select count(*) from invoices), (select sum(cents)::bigint from invoices), (select sum(cents)::bigint from orders)",
     )
