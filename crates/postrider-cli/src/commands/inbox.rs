@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::{moment, output};
 
-/// Look at the inbox: which events each consumer has had, by postrider.first_time
+/// Look at the inbox: which events each consumer has had
 ///
 /// A broker may deliver a message twice; the inbox is why it takes effect once. It forgets an id when it is older than its retention, but
 /// never before the log has forgotten the event.

@@ -1,7 +1,7 @@
 //! A consumer of the log without a broker in between.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -154,14 +154,19 @@ impl Subscription {
         schema::check_version(&mut *self.pool.acquire().await?).await?;
         self.subscribe().await?;
         let (stopping, stopped) = watch::channel(false);
+        let (this, process) = (Arc::new(self), Arc::new(process));
         // One type for all, not `dyn`: then the whole can be spawned wherever the handler can.
-        let mut workers: Vec<_> = (0..self.workers)
-            .map(|number| Box::pin(Worker::new(&self, &process, stopped.clone(), number == 0).run()))
+        let mut workers: Vec<_> = (0..this.workers)
+            .map(|number| {
+                let (this, process) = (Arc::clone(&this), Arc::clone(&process));
+                Box::pin(Worker::new(this, process, stopped.clone(), number == 0).run())
+            })
             .collect();
-        let mut stop = pin!(stop);
+        let mut stop = Box::pin(stop);
         let mut is_stopping = false;
         let mut first_error = Ok(());
-        poll_fn(|context| {
+        // Everything is moved into it: a future that borrows from its surroundings could not be spawned.
+        poll_fn(move |context| {
             if !is_stopping && stop.as_mut().poll(context).is_ready() {
                 is_stopping = true;
                 stopping.send_replace(true);
@@ -177,10 +182,13 @@ impl Subscription {
                     false
                 }
             });
-            if workers.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            if workers.is_empty() {
+                Poll::Ready(std::mem::replace(&mut first_error, Ok(())))
+            } else {
+                Poll::Pending
+            }
         })
-        .await;
-        first_error
+        .await
     }
 
     async fn subscribe(&self) -> Result<()> {

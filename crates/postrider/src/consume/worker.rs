@@ -1,5 +1,6 @@
 //! One transaction after another: fetch, handle, finish, commit.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::{FromRow as _, Row as _};
@@ -42,19 +43,19 @@ enum Round {
     Postponed,
 }
 
-pub(super) struct Worker<'s, P> {
-    subscription: &'s Subscription,
-    process: &'s P,
+pub(super) struct Worker<P> {
+    subscription: Arc<Subscription>,
+    process: Arc<P>,
     stopped: watch::Receiver<bool>,
     /// One of them keeps the house.
     next_sweep: Option<Instant>,
     narrow: Option<Narrow>,
 }
 
-impl<'s, P: Process> Worker<'s, P> {
+impl<P: Process> Worker<P> {
     pub(super) fn new(
-        subscription: &'s Subscription,
-        process: &'s P,
+        subscription: Arc<Subscription>,
+        process: Arc<P>,
         stopped: watch::Receiver<bool>,
         is_keeper: bool,
     ) -> Self {
