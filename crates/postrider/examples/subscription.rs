@@ -1,9 +1,8 @@
-//! Keeps the sum of all orders, exactly: `subscription DATABASE_URL`, until its standard input ends.
+//! Keeps the sum of all orders, exactly: `subscription DATABASE_URL`, until Ctrl-C.
 
 use postrider::consume::{BoxError, Message, Outcome, Subscription, Tx};
 use postrider::log::Start;
 use sqlx::PgPool;
-use tokio::io::AsyncReadExt as _;
 
 #[derive(serde::Deserialize)]
 struct Order {
@@ -28,6 +27,6 @@ pub async fn keep_totals(pool: PgPool, stop: impl Future<Output = ()>) -> Result
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let url = std::env::args().nth(1).ok_or("usage: subscription DATABASE_URL")?;
-    let stop = async { drop(tokio::io::stdin().read_u8().await) };
+    let stop = async { drop(tokio::signal::ctrl_c().await) };
     keep_totals(PgPool::connect(&url).await?, stop).await
 }
