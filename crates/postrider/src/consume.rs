@@ -8,12 +8,11 @@ mod message;
 mod outcome;
 mod process;
 mod subscription;
+mod tx;
 mod worker;
 
 pub use backoff::Backoff;
 pub use message::Message;
 pub use outcome::{BoxError, Outcome};
 pub use subscription::{Committed, Subscription};
-
-/// The transaction that a handler works in: what it does there happens if and only if the event is done with.
-pub type Tx = sqlx::Transaction<'static, sqlx::Postgres>;
+pub use tx::Tx;

@@ -119,7 +119,7 @@ impl<P: Process> Worker<P> {
     }
 
     async fn fetch(&self, events: u32, lane: Option<i32>) -> Result<Option<Batch>> {
-        let mut transaction = self.subscription.pool.begin_with(BEGIN).await?;
+        let mut transaction = Tx(self.subscription.pool.begin_with(BEGIN).await?);
         let rows = sqlx::query("select * from postrider.next_batch($1, $2, make_interval(secs => $3), $4)")
             .bind(&self.subscription.consumer)
             .bind(i32::try_from(events).unwrap_or(i32::MAX))
@@ -128,7 +128,7 @@ impl<P: Process> Worker<P> {
             .fetch_all(&mut *transaction)
             .await?;
         let Some(first) = rows.first() else {
-            transaction.rollback().await?;
+            transaction.0.rollback().await?;
             return Ok(None);
         };
         let (token, lane) = (first.try_get("token")?, first.try_get("lane")?);
@@ -151,7 +151,7 @@ impl<P: Process> Worker<P> {
             .bind(&batch.token)
             .execute(&mut *batch.transaction)
             .await?;
-        batch.transaction.commit().await?;
+        batch.transaction.0.commit().await?;
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl<P: Process> Worker<P> {
         let Batch { transaction, lane, messages, .. } = batch;
         let Failure { at, is_known, pause, why } = failure;
         // The connection may be the reason, and then there is nothing left to roll back.
-        let rolled_back = transaction.rollback().await;
+        let rolled_back = transaction.0.rollback().await;
         let why = match why.downcast::<sqlx::Error>() {
             // A deadlock, a lost connection: nothing that the event can help.
             Ok(error) => match Error::from(*error) {
@@ -207,7 +207,7 @@ impl<P: Process> Worker<P> {
     async fn give_up(&self, lane: i32, event: Uuid, reason: String) -> Result<()> {
         let Some(batch) = self.fetch(1, Some(lane)).await? else { return Ok(()) };
         if batch.messages.first().is_none_or(|first| first.id != event) {
-            batch.transaction.rollback().await?;
+            batch.transaction.0.rollback().await?;
             return Ok(());
         }
         let begun = Instant::now();

@@ -176,13 +176,3 @@ async fn a_lost_connection_is_no_failure_of_the_event() {
     assert_eq!(done, ["1", "2", "3", "4", "5"]);
     assert!(dead.is_empty(), "{dead:?}");
 }
-
-/// As services do that have more than one thing to run.
-#[tokio::test]
-async fn a_subscription_can_be_spawned() {
-    let database = database().await;
-    let pool = PgPool::connect(&database.url()).await.unwrap();
-    let handler = async |_: &mut Tx, _: &Message| Ok::<_, BoxError>(Outcome::Done);
-    let running = tokio::spawn(Subscription::new(pool, "c").run(std::future::ready(()), handler));
-    in_time(running).await.unwrap().unwrap();
-}
