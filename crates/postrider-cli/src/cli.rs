@@ -6,8 +6,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::runtime::Builder;
 
 use crate::commands::{
-    apply, backfill, completions, config, dead, doctor, emit, init, man, plan, rebase, recapture, run, sinks,
-    sql, status, tail, where_is,
+    apply, backfill, completions, config, dead, doctor, emit, inbox, init, man, plan, rebase, recapture, run,
+    sinks, sql, status, tail, where_is,
 };
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
@@ -51,6 +51,7 @@ enum Command {
     Where(where_is::Where),
     Dead(dead::Dead),
     Sinks(sinks::Sinks),
+    Inbox(inbox::Inbox),
     Rebase(rebase::Rebase),
     Config(config::Configuration),
     Completions(completions::Completions),
@@ -115,6 +116,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Command::Where(command) => command.run(cli.json).await,
             Command::Dead(command) => command.run(cli.json).await,
             Command::Sinks(command) => command.run(cli.json).await,
+            Command::Inbox(command) => command.run(cli.json).await,
             Command::Rebase(command) => command.run(cli.json).await,
             Command::Config(command) => command.run(cli.json).await,
             Command::Completions(command) => command.run(cli.json),

@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod emit;
+pub(crate) mod inbox;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod plan;

@@ -24,6 +24,16 @@ begin
         execute format('grant execute on function %s to %I, %I', routine, emit, consume);
     end loop;
 
+    -- The receiving end: functions that look after themselves, no table.
+    for routine in
+        select p.oid::regprocedure from pg_proc p
+        where p.pronamespace = 'postrider'::regnamespace
+          and p.proname in ('first_time', 'turn_inbox', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone')
+    loop
+        execute format('grant execute on function %s to %I', routine, consume);
+    end loop;
+    execute format('grant execute on function postrider.turn_inbox(interval) to %I', relay);
+
     -- A relay reads the log and keeps its own state. It cannot write an event, and TRUNCATE on the slots is all it needs to turn the rings.
     execute format('grant select on all tables in schema postrider to %I', relay);
     execute format('grant insert on postrider.progress, postrider.sinks, postrider.leases, postrider.identity, postrider.ring, postrider.readers, postrider.in_flight, postrider.parked, postrider.unparked to %I', relay);
@@ -38,6 +48,9 @@ begin
     -- It keeps adopted tables; what it may do with those themselves is granted by `postrider apply`, column by column.
     execute format('grant update, delete on postrider.adopted to %I', relay);
     execute format('grant insert, update, delete on postrider.keepers to %I', relay);
+    -- The inbox turns by a function; an operator may make it forget.
+    execute format('grant delete on postrider.inbox to %I', relay);
+    execute format('grant update on postrider.inbox_ring to %I', relay);
     -- It reads where the numbering of events stands and cannot move it.
     execute format('grant select on all sequences in schema postrider to %I', relay);
     execute format('grant usage, update on sequence postrider.slot, postrider.progress_slot, postrider.armed, postrider.disarmed, postrider.armed_until to %I', relay);
@@ -46,12 +59,13 @@ begin
     for slot in
         select c.oid::regclass from pg_class c
         where c.relnamespace = 'postrider'::regnamespace and c.relkind = 'r' and c.relispartition
+          and c.relname !~ '^inbox_'
     loop
         execute format('grant truncate on %s to %I', slot, relay);
     end loop;
 
     -- What an operator looks at: where things stand and why, never a payload.
     execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
-        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.misfits to %I', reader);
+        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.misfits, postrider.inbox_state, postrider.consumers to %I', reader);
 end
 $install$;

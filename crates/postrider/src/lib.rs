@@ -18,15 +18,20 @@
 //! |---|---|
 //! | `sqlx` | emitting in an open sqlx transaction |
 //! | `tokio-postgres` | emitting in an open tokio-postgres transaction |
-//! | `log` | installing the schema, reading the log, capturing tables |
+//! | `log` | installing the schema, reading the log, capturing tables, the inbox |
+//! | `consume` | handling events exactly once: subscriptions to the log |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "log")]
 pub mod capture;
+#[cfg(feature = "consume")]
+pub mod consume;
 mod context;
 #[cfg(feature = "log")]
 pub mod declared;
 mod event;
+#[cfg(feature = "log")]
+pub mod inbox;
 #[cfg(feature = "log")]
 pub mod log;
 #[cfg(feature = "log")]
@@ -42,6 +47,6 @@ pub use producer::{
 };
 
 /// The examples of the README are compiled like those of the documentation.
-#[cfg(all(doctest, feature = "log"))]
+#[cfg(all(doctest, feature = "consume"))]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;

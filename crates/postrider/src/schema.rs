@@ -8,9 +8,9 @@ use sqlx::{Connection, PgConnection, Row};
 use crate::log::error::{Error, Result};
 
 /// Which versions of the schema this program can work with.
-pub const OLDEST: i32 = 6;
+pub const OLDEST: i32 = 7;
 /// The version that [`install`] brings a database to.
-pub const NEWEST: i32 = 6;
+pub const NEWEST: i32 = 7;
 
 const BEGIN: &str = include_str!("../migrations/begin.sql");
 const KEEP: &str = include_str!("../migrations/keep.sql");
@@ -24,9 +24,12 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (5, include_str!("../migrations/0005_views.sql")),
     (6, include_str!("../migrations/0006_capture.sql")),
     (6, include_str!("../migrations/0006_outbox.sql")),
+    (7, include_str!("../migrations/0007_inbox.sql")),
+    (7, include_str!("../migrations/0007_consume.sql")),
+    (7, include_str!("../migrations/0007_batches.sql")),
 ];
 /// A function and not a row: it survives a schema-only dump, as does everything else that emitting needs.
-const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 6'";
+const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 7'";
 
 /// What can be chosen when the schema is installed.
 #[derive(Debug, Clone)]

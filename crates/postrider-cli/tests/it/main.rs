@@ -12,6 +12,7 @@ mod doctor;
 mod emit;
 mod generated;
 mod http;
+mod inbox;
 mod init;
 mod manners;
 mod memory;

@@ -179,6 +179,16 @@ pub enum Error {
         sink: String,
     },
 
+    /// A sink has the name of a consumer.
+    #[error(
+        "{sink:?} is a consumer that reads the log by itself (postrider.next_batch), and a relay would take its events away; give the sink \
+         another name"
+    )]
+    IsConsumer {
+        /// Its name.
+        sink: String,
+    },
+
     /// A lane outside of the log's.
     #[error("the log has no lane {lane}")]
     UnknownLane {

@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::capture;
+use crate::{capture, inbox};
 
 use super::bell::Bell;
 use super::error::{Error, Result};
@@ -222,6 +222,8 @@ impl Link {
             );
         }
         ring::turn_progress(&mut self.connection).await?;
+        // Events may be sent again for as long as the log has them.
+        inbox::turn(&mut self.connection, Some(options.retention.keep)).await?;
         Ok(())
     }
 

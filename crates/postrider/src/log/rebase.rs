@@ -230,7 +230,9 @@ async fn renew(connection: &mut PgConnection, numbers: &Numbers) -> Result<Appli
     sqlx::raw_sql(
         "update postrider.ring set closed_at = clock_timestamp()
          where closed_at = '-infinity' and slot <> coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7;
-         select setval('postrider.disarmed', 0)",
+         select setval('postrider.disarmed', 0);
+         -- An xid of the cluster before.
+         update postrider.inbox_ring set turning = null where turning is not null",
     )
     .execute(&mut *transaction)
     .await?;

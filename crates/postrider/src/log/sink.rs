@@ -7,7 +7,7 @@ use sqlx::{Connection, PgConnection, Row};
 use time::OffsetDateTime;
 
 use super::cursor::Cursor;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::progress::{self, Tenure};
 
 /// Where a new sink begins.
@@ -77,11 +77,17 @@ async fn position_at(connection: &mut PgConnection, time: OffsetDateTime) -> Res
 }
 
 async fn find(connection: &mut PgConnection, name: &str) -> Result<Option<Tenure>> {
-    let sink: Option<i32> = sqlx::query_scalar("select sink from postrider.sinks where name = $1")
-        .bind(name)
-        .fetch_optional(connection)
-        .await?;
-    Ok(sink.map(|sink| Tenure { sink, name: name.to_owned(), epoch: 0, number: 0 }))
+    let sink: Option<(i32, bool)> =
+        sqlx::query_as("select sink, is_consumer from postrider.sinks where name = $1")
+            .bind(name)
+            .fetch_optional(connection)
+            .await?;
+    match sink {
+        // Its lanes are held by whoever has a batch of them, not by a lease.
+        Some((_, true)) => Err(Error::IsConsumer { sink: name.to_owned() }),
+        Some((sink, false)) => Ok(Some(Tenure { sink, name: name.to_owned(), epoch: 0, number: 0 })),
+        None => Ok(None),
+    }
 }
 
 /// Removes a sink with its cursors; the events it held may then go. Answers whether there was one.

@@ -6,6 +6,7 @@
 mod attacks;
 mod batch_bytes;
 mod capture;
+mod consume;
 mod declared;
 mod docs;
 mod dump;

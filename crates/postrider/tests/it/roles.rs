@@ -19,15 +19,16 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
     Some(match relation {
         "progress" => ("select insert delete", false),
         "identity" | "ring" => ("select insert update", false),
-        "bell" => ("select update", false),
+        "bell" | "inbox_ring" => ("select update", false),
         "sinks" | "readers" | "in_flight" | "leases" | "parked" | "unparked" | "keepers" => {
             ("select insert update delete", false)
         }
         "adopted" => ("select update delete", false),
+        _ if slot("inbox_") => ("select", false),
         // It sweeps the rows and sees no more of them than their age.
-        "departed" => ("select delete", false),
+        "departed" | "inbox" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
-        | "relays" | "troubles" | "uncaptured" | "misfits" => ("select", true),
+        | "relays" | "troubles" | "uncaptured" | "misfits" | "inbox_state" | "consumers" => ("select", true),
         // Names of the user's tables, nothing of their rows.
         "partitions" => ("select insert", true),
         // Rows of the user's tables: nobody's business but the owner's.
@@ -38,6 +39,9 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         | "events"
         | "seq"
         | "sinks_sink_seq"
+        | "inbox_slots"
+        | "inbox_phase"
+        | "retries"
         | "parked_place_seq"
         | "capture_failures_failure_seq" => ("select", false),
         "slot" | "progress_slot" | "armed" | "disarmed" | "armed_until" => ("usage select update", false),
@@ -50,11 +54,16 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
 fn callers(function: &str) -> Option<[bool; 4]> {
     Some(match function {
         "emit" | "emit_many" | "set_context" | "emitted" => [true, false, true, false],
+        "first_time" | "subscribe" | "next_batch" | "finish_batch" | "give_up" | "postpone" => {
+            [false, false, true, false]
+        }
+        "turn_inbox" => [false, true, true, false],
         "lanes" | "max_payload" | "schema_version" => [true; 4],
         "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
         | "checked_context" | "join_headers" | "ring_bell" | "remember_departed" | "base64"
         | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" | "note_partitions"
-        | "is_truncated_alone" | "json_or_text" => [false; 4],
+        | "is_truncated_alone" | "json_or_text" | "refuse_inbox" | "younger_xid" | "find_consumer"
+        | "read_lane" | "open_batch" => [false; 4],
         _ => return None,
     })
 }

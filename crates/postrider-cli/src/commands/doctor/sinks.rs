@@ -48,10 +48,16 @@ fn cursors(sinks: &[Sink], lanes: usize, report: &mut Report) {
 }
 
 fn carried(sinks: &[Sink], configured: Option<&[String]>, report: &mut Report) {
-    let is_orphaned =
-        |sink: &Sink| configured.is_some_and(|configured| !configured.contains(&sink.delivery.sink));
+    // A consumer is in no configuration, and needs no relay.
+    let is_orphaned = |sink: &Sink| {
+        !sink.delivery.is_consumer
+            && configured.is_some_and(|configured| !configured.contains(&sink.delivery.sink))
+    };
     let alone = names(sinks, |sink| {
-        sink.delivery.readers.is_empty() && sink.delivery.paused_at.is_none() && !is_orphaned(sink)
+        sink.delivery.readers.is_empty()
+            && sink.delivery.paused_at.is_none()
+            && !sink.delivery.is_consumer
+            && !is_orphaned(sink)
     });
     if alone.is_empty() {
         report.ok("sinks", format!("{} known, each carried by a relay, paused or orphaned", sinks.len()));

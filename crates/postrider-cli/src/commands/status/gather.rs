@@ -39,6 +39,8 @@ pub(crate) struct Delivery {
     pub(crate) dead: i64,
     pub(crate) taken_back: i64,
     pub(crate) taken_back_at: Option<OffsetDateTime>,
+    /// Whether it reads the log by itself, and no relay carries anything.
+    pub(crate) is_consumer: bool,
 }
 
 /// A row of `postrider.relays`: one that is alive, by its own word.
@@ -98,8 +100,11 @@ impl Sink {
 
 /// Asks the views.
 pub(crate) async fn gather(connection: &mut PgConnection) -> Result<Seen> {
-    let delivery: Vec<Delivery> =
-        sqlx::query_as("select * from postrider.delivery order by sink").fetch_all(&mut *connection).await?;
+    let delivery: Vec<Delivery> = sqlx::query_as(
+        "select d.*, exists (select from postrider.consumers c where c.consumer = d.sink) as is_consumer from postrider.delivery d order by sink",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
     let mut lanes: Vec<Lane> = sqlx::query_as("select * from postrider.backlog order by sink, lane")
         .fetch_all(&mut *connection)
         .await?;

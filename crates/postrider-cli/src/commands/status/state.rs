@@ -27,7 +27,9 @@ pub(crate) struct State {
 pub(crate) fn state(sink: &Sink, slots: &[Slot], outline: &Outline) -> State {
     let delivery = &sink.delivery;
     let name = &delivery.sink;
-    let is_orphaned = outline.sinks.as_ref().is_some_and(|names| !names.contains(name));
+    // A consumer is in no configuration, and needs no relay.
+    let is_orphaned =
+        !delivery.is_consumer && outline.sinks.as_ref().is_some_and(|names| !names.contains(name));
     let holds_ring = holds_ring(name, slots);
     let mut troubles = Vec::new();
     if is_orphaned {
@@ -45,7 +47,7 @@ pub(crate) fn state(sink: &Sink, slots: &[Slot], outline: &Outline) -> State {
     }
     let is_running = !delivery.readers.is_empty();
     let is_paused = delivery.paused_at.is_some();
-    if !is_running && !is_orphaned && !is_paused && said.is_empty() {
+    if !is_running && !is_orphaned && !is_paused && !delivery.is_consumer && said.is_empty() {
         troubles.push("no relay carries its events: start one with `postrider run`".to_owned());
     } else if is_running && delivery.free_lanes > 0 {
         troubles.push(format!(
@@ -82,6 +84,8 @@ pub(crate) fn state(sink: &Sink, slots: &[Slot], outline: &Outline) -> State {
         WORDS[gravity(relay)]
     } else if holds_ring || over.is_some() {
         "holding the ring"
+    } else if delivery.is_consumer {
+        "consumer"
     } else if is_running {
         "running"
     } else if delivery.standby.is_empty() {
@@ -131,6 +135,7 @@ mod tests {
             dead: 0,
             taken_back: 0,
             taken_back_at: None,
+            is_consumer: false,
         };
         Sink { delivery, lanes: Vec::new(), relays: Vec::new(), oldest: Some(Duration::from_secs(4)) }
     }
@@ -214,6 +219,18 @@ mod tests {
         let with = |name: &str| Outline { sinks: Some(vec![name.to_owned()]), ..Outline::default() };
         assert_eq!(state(&sink(), &slots(1, &[]), &with("mail")).word, "orphaned");
         assert_eq!(state(&sink(), &slots(1, &[]), &with("web")).word, "running");
+    }
+
+    #[test]
+    fn a_consumer_needs_neither_configuration_nor_relay() {
+        let mut sink = sink();
+        sink.delivery.is_consumer = true;
+        sink.delivery.dead = 0;
+        sink.delivery.readers.clear();
+        let outline = Outline { sinks: Some(vec!["mail".to_owned()]), ..Outline::default() };
+        let state = state(&sink, &slots(1, &[]), &outline);
+        assert_eq!(state.word, "consumer");
+        assert!(!state.troubles.iter().any(|trouble| trouble.contains("relay")), "{:?}", state.troubles);
     }
 
     #[test]

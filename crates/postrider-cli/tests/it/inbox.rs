@@ -1,0 +1,66 @@
+//! `postrider inbox`.
+
+use serde_json::json;
+
+use crate::world::{installed, on, run};
+
+#[tokio::test]
+async fn the_inbox_is_shown_forgotten_and_kept() {
+    let database = installed().await;
+    let end = on(&database, &["inbox", "list"]).expect(0);
+    assert_eq!((end.stdout.as_str(), end.stderr.as_str()), ("", "none\n"));
+    run(
+        &database,
+        "select postrider.first_time('billing', 'x'); select postrider.first_time('billing', 'y'); select postrider.first_time('mail', 'x')",
+    )
+    .await;
+
+    let stats = on(&database, &["inbox", "stats", "--json"]).expect(0).json();
+    assert_eq!(stats["retention_seconds"], json!(1_209_600.0));
+    let counts: Vec<_> = stats["consumers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|of| (of["consumer"].clone(), of["ids"].clone()))
+        .collect();
+    assert_eq!(counts, [(json!("billing"), json!(2)), (json!("mail"), json!(1))]);
+    let words = on(&database, &["inbox", "stats"]).expect(0);
+    assert!(
+        words.stdout.contains("billing") && words.stderr.contains("remembered for 14 d"),
+        "{} {}",
+        words.stdout,
+        words.stderr
+    );
+
+    let ids = |words: &[&str]| {
+        let document = on(&database, &[&["inbox", "list", "--json"], words].concat()).expect(0).json();
+        document["ids"].as_array().unwrap().len()
+    };
+    assert_eq!(
+        (ids(&[]), ids(&["--consumer", "billing"]), ids(&["--id", "x"]), ids(&["--limit", "1"])),
+        (3, 2, 2, 1)
+    );
+
+    let end = on(&database, &["inbox", "forget", "billing", "x"]).expect(2);
+    assert!(end.stderr.contains("1 id would be forgotten") && end.stderr.contains("--yes"), "{}", end.stderr);
+    let done = on(&database, &["inbox", "forget", "billing", "x", "--yes", "--json"]).expect(0).json();
+    assert_eq!(done, json!({ "consumer": "billing", "id": "x", "ids": 1, "done": true }));
+    assert_eq!(ids(&["--consumer", "billing"]), 1);
+    let done = on(&database, &["inbox", "forget", "mail", "--yes", "--json"]).expect(0).json();
+    assert_eq!(done["ids"], json!(1));
+}
+
+/// What a relay has written down of the log counts, if it is longer.
+#[tokio::test]
+async fn a_retention_below_that_of_the_log_is_found() {
+    let database = installed().await;
+    run(&database, "select postrider.turn_inbox('7 days')").await;
+    let end = on(&database, &["inbox", "keep", "1d"]).expect(2);
+    assert!(end.stderr.contains("the log keeps events for 7 d"), "{}", end.stderr);
+    on(&database, &["inbox", "keep", "30d"]).expect(0);
+    assert_eq!(
+        on(&database, &["inbox", "stats", "--json"]).expect(0).json()["retention_seconds"],
+        json!(2_592_000.0)
+    );
+    on(&database, &["inbox", "keep", "soon"]).expect(64);
+}
