@@ -47,7 +47,7 @@ impl Generator<'_> {
             let value = format!("to_json(nullif(current_setting({}, true), ''))::text", literal(setting));
             format!("{} || {value}", json::label("", name))
         });
-        let pairs = json::joined(declared.chain(context).collect());
+        let pairs = json::joined(&declared.chain(context).collect::<Vec<_>>());
         format!("nullif('{{' || {pairs} || '}}', '{{}}')")
     }
 }

@@ -210,7 +210,7 @@ impl<'a> Generator<'a> {
             let was = json::text(column, &format!("old.{}", column.ident));
             format!("case when {} then {} || {was} end", json::changed(column), json::label("", &column.name))
         });
-        writeln!(out, "            previous := {};", json::joined(previous.collect()))?;
+        writeln!(out, "            previous := {};", json::joined(&previous.collect::<Vec<_>>()))?;
         let mut news: Vec<String> = Vec::new();
         for column in &self.shape.columns {
             let change = self.table.changes.get(&column.name);

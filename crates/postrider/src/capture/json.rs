@@ -25,7 +25,7 @@ pub(super) fn any(expression: &str) -> String {
 }
 
 /// Texts with commas between them, without those that are null; empty if all are. A call takes a hundred arguments at most.
-pub(super) fn joined(texts: Vec<String>) -> String {
+pub(super) fn joined(texts: &[String]) -> String {
     const TEXTS: usize = 99;
     if texts.is_empty() {
         return "''".to_owned();
@@ -35,7 +35,8 @@ pub(super) fn joined(texts: Vec<String>) -> String {
     if calls.len() == 1 {
         return calls.remove(0);
     }
-    joined(calls.iter().map(|call| format!("nullif({call}, '')")).collect())
+    let calls: Vec<String> = calls.iter().map(|call| format!("nullif({call}, '')")).collect();
+    joined(&calls)
 }
 
 /// The value that `to_json` and its kin are given.
