@@ -137,7 +137,7 @@ async fn life(
             connection.close().await?;
             return Ok(());
         }
-        let pause = pace.after(&worked, begun.elapsed());
+        let pause = pace.after(&worked, begun.elapsed().saturating_sub(worked.aside));
         if worked.has_more {
             continue;
         }
@@ -190,10 +190,12 @@ impl Pace {
     }
 
     fn after(&mut self, worked: &outbox::Worked, took: Duration) -> Duration {
-        let pause = if worked.moved + worked.settled > 0 { self.min } else { self.next };
+        let is_busy = worked.moved + worked.settled > 0;
+        let pause = if is_busy { self.min } else { self.next };
         self.next = (2 * pause).min(self.max).max(self.min);
-        // Where looking takes long, because much waits for a sink, it is looked less often.
-        pause.max(4 * took)
+        // Where looking takes long, because much waits for a sink, it is looked less often; where something came of it, the time
+        // went into that.
+        pause.max(if is_busy { took } else { 4 * took })
     }
 }
 
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     const NOTHING: outbox::Worked =
-        outbox::Worked { stands_by: false, moved: 0, settled: 0, has_more: false };
+        outbox::Worked { stands_by: false, moved: 0, settled: 0, has_more: false, aside: Duration::ZERO };
 
     #[test]
     fn pauses_grow_while_nothing_happens_and_begin_anew_when_something_does() {
@@ -232,5 +234,7 @@ mod tests {
         pace.reset();
         assert_eq!(pace.after(&NOTHING, Duration::ZERO), millis(250), "somebody has notified");
         assert_eq!(pace.after(&NOTHING, millis(1000)), millis(4000), "looking takes long");
+        let busy = outbox::Worked { settled: 1, ..NOTHING };
+        assert_eq!(pace.after(&busy, millis(1000)), millis(1000), "and something comes of it");
     }
 }

@@ -8,6 +8,7 @@ mod backfill;
 mod declaration;
 mod departed;
 mod difference;
+mod document;
 mod expressions;
 mod failure;
 mod generate;

@@ -12,7 +12,7 @@ const LIMIT: &str = "1 bulk update, against the limit";
 const LOOP: &str = "1 bulk update, against a loop over the catalog";
 const NONE: &str = "1 bulk update, against no trigger";
 
-const ONE_BY_ONE: &str = "the limit inserts ready events by one statement, a trigger makes and inserts them one by one; how near it can come is not known";
+const ONE_BY_ONE: &str = "the limit inserts ready events by one statement, a trigger makes and inserts them one by one; over 2,000 rows a trigger with the INSERT alone took 2.7 times the limit";
 
 pub(crate) async fn figures(ways: &Ways, bench: &mut Bench) -> Result<()> {
     let rows = ways.rows;

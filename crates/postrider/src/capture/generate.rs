@@ -2,6 +2,9 @@
 //!
 //! Columns are spelled out, nothing is dynamic. Expressions of the declaration see the row as variables of a block that bears the
 //! table's name, so they need no query of their own: one `select … from (select new.*)` costs as much as all the rest.
+//!
+//! What a row costs beside the INSERT is the number of expressions and how much text they copy: so there is one expression for what
+//! changed and one for the row, each put together by one call.
 
 use std::fmt::Write as _;
 
@@ -34,12 +37,12 @@ pub(super) fn again(table: &Table, shape: &Shape) -> Result<String> {
     Generator { handled: false, ..Generator::new(table, shape)? }.body()
 }
 
-struct Generator<'a> {
-    table: &'a Table,
-    shape: &'a Shape,
+pub(super) struct Generator<'a> {
+    pub(super) table: &'a Table,
+    pub(super) shape: &'a Shape,
     key: String,
     /// In the payload.
-    kept: Vec<&'a Column>,
+    pub(super) kept: Vec<&'a Column>,
     /// Whether failures are handled where they happen.
     handled: bool,
 }
@@ -124,7 +127,9 @@ impl<'a> Generator<'a> {
     }
 
     fn variables(&self, out: &mut String) -> std::fmt::Result {
-        out.push_str("    verbs text[];\n    verb text;\n    previous text := '';\n    changed boolean := false;\n    captured record;\n");
+        out.push_str("    verbs text[];\n    verb text;\n    previous text;\n    changed boolean;\n");
+        // A column may be called `new`.
+        out.push_str("    captured alias for new;\n");
         out.push_str("    kind text;\n    key text;\n    tenant text;\n    headers json;\n    data text;\n    payload json;\n");
         out.push_str("    event_id uuid;\n    slot smallint;\n    lane smallint;\n");
         let root = if self.shape.partitioned { "pg_partition_root(tg_relid)" } else { "tg_relid" };
@@ -157,12 +162,9 @@ impl<'a> Generator<'a> {
             verb.as_ref().map_or_else(|| "null".to_owned(), |verb| format!("array[{}]", literal(verb)))
         };
         let soft = self.table.soft_delete.as_ref().map(|name| self.ident(name));
-        writeln!(
-            out,
-            "        if tg_op = 'INSERT' then\n            captured := new;\n            verbs := {};",
-            array(&verbs.insert)
-        )?;
-        out.push_str("        elsif tg_op = 'DELETE' then\n            captured := old;\n");
+        writeln!(out, "        if tg_op = 'INSERT' then\n            verbs := {};", array(&verbs.insert))?;
+        // From here on the row that counts is `new`.
+        out.push_str("        elsif tg_op = 'DELETE' then\n            new := old;\n");
         match &soft {
             Some(soft) => writeln!(
                 out,
@@ -172,15 +174,8 @@ impl<'a> Generator<'a> {
             )?,
             None => writeln!(out, "            verbs := {};", array(&verbs.delete))?,
         }
-        out.push_str("        elsif tg_op = 'UPDATE' then\n            captured := new;\n");
-        for column in &self.shape.columns {
-            self.comparison(out, column)?;
-        }
-        writeln!(
-            out,
-            "            if grown and old *<> new then\n                declare\n                    unknown constant text := postrider.unknown_fields(tg_relid, {}, old, new, true);\n                begin\n                    previous := previous || unknown;\n                    changed := changed or unknown <> '';\n                end;\n            end if;",
-            self.known()
-        )?;
+        out.push_str("        elsif tg_op = 'UPDATE' then\n");
+        self.what_changed(out)?;
         let update = verbs.update.as_ref().map(|verb| literal(verb));
         match &soft {
             Some(soft) => {
@@ -209,28 +204,42 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    fn comparison(&self, out: &mut String, column: &Column) -> std::fmt::Result {
-        let mut consequences = String::new();
-        if self.kept.iter().any(|kept| kept.name == column.name) {
-            write!(
-                consequences,
-                "previous := previous || {} || {}; ",
-                label(&column.name),
-                json::text(column, &format!("old.{}", column.ident))
-            )?;
-        }
-        if let Some(change) = self.table.changes.get(&column.name) {
-            write!(consequences, "verbs := verbs || {}::text; ", literal(&change.verb))?;
-            if change.beside {
-                consequences.push_str("changed := true; ");
+    /// What was before, whether that alone is news, and the events of single columns.
+    fn what_changed(&self, out: &mut String) -> std::fmt::Result {
+        let previous = self.kept.iter().map(|column| {
+            let was = json::text(column, &format!("old.{}", column.ident));
+            format!("case when {} then {} || {was} end", json::changed(column), json::label("", &column.name))
+        });
+        writeln!(out, "            previous := {};", json::joined(&previous.collect::<Vec<_>>()))?;
+        let mut news: Vec<String> = Vec::new();
+        for column in &self.shape.columns {
+            let change = self.table.changes.get(&column.name);
+            if let Some(change) = change {
+                writeln!(
+                    out,
+                    "            if {} then verbs := verbs || {}::text; end if;",
+                    json::changed(column),
+                    literal(&change.verb)
+                )?;
             }
-        } else if !self.table.ignore.contains(&column.name) {
-            consequences.push_str("changed := true; ");
+            if change.map_or_else(|| !self.table.ignore.contains(&column.name), |change| change.beside) {
+                news.push(json::changed(column));
+            }
         }
-        if consequences.is_empty() {
-            return Ok(());
-        }
-        writeln!(out, "            if {} then {consequences}end if;", json::changed(column))
+        let news = if news.is_empty() { "false".to_owned() } else { news.join("\n                or ") };
+        writeln!(out, "            changed := {news};")?;
+        writeln!(
+            out,
+            "            if grown and old *<> new then
+                declare
+                    unknown constant text := postrider.unknown_fields(tg_relid, {}, old, new, true);
+                begin
+                    previous := concat_ws(',', nullif(previous, ''), nullif(substr(unknown, 2), ''));
+                    changed := changed or unknown <> '';
+                end;
+            end if;",
+            self.known()
+        )
     }
 
     /// Type, key, tenant, headers and data, from the row that counts.
@@ -274,64 +283,19 @@ impl<'a> Generator<'a> {
         }
         writeln!(out, "                capture.data := {};", self.data())?;
         if !table.headers.is_empty() || !table.context.is_empty() {
-            let mut pairs: Vec<String> = Vec::new();
-            for (name, expression) in &table.headers {
-                pairs.push(format!("{}, ({expression}\n)", literal(name)));
-            }
-            for setting in &table.context {
-                let name = setting.rsplit('.').next().unwrap_or(setting);
-                pairs.push(format!(
-                    "{}, nullif(current_setting({}, true), '')",
-                    literal(name),
-                    literal(setting)
-                ));
-            }
-            writeln!(
-                out,
-                "                capture.headers := json_strip_nulls(json_build_object({}));",
-                pairs.join(", ")
-            )?;
-            out.push_str(
-                "                if capture.headers::text = '{}' then capture.headers := null; end if;\n",
-            );
+            writeln!(out, "                capture.headers := {};", self.headers())?;
         }
         out.push_str("            end;\n");
-        writeln!(
-            out,
-            "            if grown then\n                data := left(data, -1) || postrider.unknown_fields(tg_relid, {}, captured, captured, false) || '}}';\n            end if;",
-            self.known()
-        )?;
+        let unknown =
+            format!("postrider.unknown_fields(tg_relid, {}, captured, captured, false)", self.known());
+        let grown = if self.has_data() {
+            format!("left(data, -1) || {unknown} || '}}'")
+        } else {
+            format!("'{{' || substr({unknown}, 2) || '}}'")
+        };
+        writeln!(out, "            if grown then\n                data := {grown};\n            end if;")?;
         out.push_str("        end if;\n");
         Ok(())
-    }
-
-    /// The row as JSON text. A call takes a hundred arguments at most.
-    fn data(&self) -> String {
-        const COLUMNS: usize = 50;
-        let columns: Vec<String> = self
-            .kept
-            .chunks(COLUMNS)
-            .map(|chunk| {
-                let pairs: Vec<String> = chunk
-                    .iter()
-                    .map(|column| {
-                        let value = json::text(column, &format!("captured.{}", column.ident));
-                        format!("{}, {value}", label(&column.name))
-                    })
-                    .collect();
-                format!("concat({})", pairs.join(", "))
-            })
-            .collect();
-        // The type of an expression is the server's to find out, also where it is a bare string.
-        let extra = self.table.extra.iter().map(|(name, expression)| {
-            format!("{} || substr(left(json_build_array(({expression}\n))::text, -1), 2)", label(name))
-        });
-        let fields: Vec<String> = columns.into_iter().chain(extra).collect();
-        if fields.is_empty() {
-            "'{}'".to_owned()
-        } else {
-            format!("'{{' || substr({}, 2) || '}}'", fields.join(" || "))
-        }
     }
 
     fn append(&self, out: &mut String, record: bool) -> std::fmt::Result {
@@ -342,17 +306,18 @@ impl<'a> Generator<'a> {
             out.push_str("    begin\n");
         }
         out.push_str(
-            "        payload := '{\"data\":' || coalesce(data, 'null') || ',\"previous_attributes\":{' || substr(previous, 2) || '}}';
+            "        payload := concat('{\"data\":', coalesce(data, 'null'), ',\"previous_attributes\":{', previous, '}}');
         headers := postrider.captured_headers(kind, headers);
         slot := coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7;
         foreach verb in array verbs loop
             event_id := postrider.uuid7();
             lane := case when key is null then uuid_hash_extended(event_id, 0) else hashtextextended(key collate \"C\", 0) end & (postrider.lanes() - 1);
-            if kind is null or octet_length(kind || '.' || verb) > 255 or octet_length(key) > 1024 or octet_length(tenant) > 255 then
-                perform postrider.refuse_event(kind || '.' || verb, 0, key, tenant, null, null);
+            verb := kind || '.' || verb;
+            if verb is null or octet_length(verb) > 255 or octet_length(key) > 1024 or octet_length(tenant) > 255 then
+                perform postrider.refuse_event(verb, 0, key, tenant, null, null);
             end if;
             insert into postrider.events (slot, lane, id, type, entity, key, tenant, payload, headers)
-            values (capture.slot, capture.lane, capture.event_id, capture.kind || '.' || capture.verb, ",
+            values (capture.slot, capture.lane, capture.event_id, capture.verb, ",
         );
         write!(out, "{entity}")?;
         out.push_str(
@@ -372,7 +337,7 @@ impl<'a> Generator<'a> {
     /// Keeps what recording the event later takes.
     fn keep_failure(&self) -> String {
         format!(
-            "perform postrider.record_failure(tg_relid, tg_op, to_json(old), to_json(new), {}, sqlstate, sqlerrm)",
+            "perform postrider.record_failure(tg_relid, tg_op, to_json(old), case when tg_op <> 'DELETE' then to_json(new) end, {}, sqlstate, sqlerrm)",
             self.context()
         )
     }
@@ -394,9 +359,4 @@ impl<'a> Generator<'a> {
         let names: Vec<&str> = self.shape.columns.iter().map(|column| column.literal.as_str()).collect();
         format!("array[{}]", names.join(", "))
     }
-}
-
-/// What stands before a value, as SQL.
-fn label(name: &str) -> String {
-    literal(&format!(",{}:", serde_json::Value::from(name)))
 }

@@ -1,16 +1,42 @@
 //! How a column's value becomes JSON.
 
+use super::generate::literal;
 use super::shape::Column;
 
 /// The JSON of a value as an SQL expression of type text, never null.
+pub(super) fn text(column: &Column, of: &str) -> String {
+    format!("coalesce({}, 'null')", nullable(column, of))
+}
+
+/// The same, null where the value is.
 ///
 /// What needs neither quotes nor escapes is cast: half the price of `to_json`.
-pub(super) fn text(column: &Column, of: &str) -> String {
+pub(super) fn nullable(column: &Column, of: &str) -> String {
     match column.base_type.as_str() {
-        "smallint" | "integer" | "bigint" | "boolean" => format!("coalesce({of}::text, 'null')"),
-        "uuid" => format!("coalesce('\"' || {of}::text || '\"', 'null')"),
-        _ => format!("coalesce(to_json({})::text, 'null')", value(column, of)),
+        "smallint" | "integer" | "bigint" | "boolean" => format!("{of}::text"),
+        "uuid" => format!("'\"' || {of}::text || '\"'"),
+        _ => format!("to_json({})::text", value(column, of)),
     }
+}
+
+/// The JSON of any expression, as text: its type is the server's to find out, also where it is a bare string.
+pub(super) fn any(expression: &str) -> String {
+    format!("substr(left(json_build_array(({expression}\n))::text, -1), 2)")
+}
+
+/// Texts with commas between them, without those that are null; empty if all are. A call takes a hundred arguments at most.
+pub(super) fn joined(texts: &[String]) -> String {
+    const TEXTS: usize = 99;
+    if texts.is_empty() {
+        return "''".to_owned();
+    }
+    let mut calls: Vec<String> =
+        texts.chunks(TEXTS).map(|chunk| format!("concat_ws(',', {})", chunk.join(", "))).collect();
+    if calls.len() == 1 {
+        return calls.remove(0);
+    }
+    let calls: Vec<String> = calls.iter().map(|call| format!("nullif({call}, '')")).collect();
+    joined(&calls)
 }
 
 /// The value that `to_json` and its kin are given.
@@ -67,4 +93,9 @@ pub(super) fn changed(column: &Column) -> String {
     } else {
         format!("record_image_ne(row(old.{ident}), row(new.{ident}))")
     }
+}
+
+/// What stands before a value, as SQL.
+pub(super) fn label(before: &str, name: &str) -> String {
+    literal(&format!("{before}{}:", serde_json::Value::from(name)))
 }

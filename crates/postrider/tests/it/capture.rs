@@ -9,6 +9,7 @@ mod record;
 mod replication;
 mod rights;
 mod shadow;
+mod shapes;
 mod sweep;
 mod tracker;
 mod truncate;
