@@ -55,8 +55,10 @@ pub enum Mechanism {
     #[default]
     Plain,
     /// Neither is sent, SHA-256.
+    #[serde(rename = "scram-sha-256")]
     ScramSha256,
     /// Neither is sent, SHA-512.
+    #[serde(rename = "scram-sha-512")]
     ScramSha512,
 }
 
@@ -106,8 +108,10 @@ impl Compression {
 #[serde(deny_unknown_fields)]
 pub struct CreateTopics {
     /// How many partitions it has. More can be added later, but then keys move.
+    #[schemars(extend("examples" = [12]))]
     pub partitions: u16,
     /// On how many brokers each is kept.
+    #[schemars(extend("examples" = [3]))]
     pub replication: u16,
 }
 
