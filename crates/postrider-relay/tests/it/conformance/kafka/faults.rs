@@ -72,7 +72,7 @@ async fn fault_84_partitions_that_are_added_keep_the_order_of_a_key() -> Result<
         }
         // It is looked at every few seconds.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        if all.len() % 1000 == 0
+        if all.len().is_multiple_of(1000)
             && stored(&brokers, "order").await?.iter().any(|message| message.partition != 0)
         {
             break;
