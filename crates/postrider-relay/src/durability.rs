@@ -81,6 +81,18 @@ pub enum Weakness {
     RabbitMqNoQueue,
     /// There is no management to ask.
     RabbitMqUnknown,
+    /// A Kafka topic with one replica.
+    KafkaOneReplica,
+    /// `min.insync.replicas` 1.
+    KafkaOneInSync,
+    /// `unclean.leader.election.enable`.
+    KafkaUncleanElection,
+    /// `retention.bytes`.
+    KafkaLimited,
+    /// `cleanup.policy` compact.
+    KafkaCompacts,
+    /// There is no topic, or the brokers do not let us look.
+    KafkaUnknown,
     /// Redis, at its best.
     RedisOneServer,
     /// `appendfsync everysec`.
@@ -112,7 +124,7 @@ pub struct Row {
 
 impl Weakness {
     /// Every one there is.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 28] = [
         Self::FileOnOneDisk,
         Self::FileNotSynced,
         Self::NotKept,
@@ -128,6 +140,12 @@ impl Weakness {
         Self::RabbitMqTransient,
         Self::RabbitMqNoQueue,
         Self::RabbitMqUnknown,
+        Self::KafkaOneReplica,
+        Self::KafkaOneInSync,
+        Self::KafkaUncleanElection,
+        Self::KafkaLimited,
+        Self::KafkaCompacts,
+        Self::KafkaUnknown,
         Self::RedisOneServer,
         Self::RedisEverySecond,
         Self::RedisNotSynced,
@@ -210,6 +228,42 @@ impl Weakness {
                 Grade::F,
                 "nobody can say what the queues do: AMQP itself does not tell",
                 "set `management` to the address of the server's management plugin",
+            ),
+            Self::KafkaOneReplica => (
+                "kafka",
+                Grade::C,
+                "the topic is kept by one broker, which confirms before the disk has it",
+                "keep it on three: a replication factor of 3, and `min.insync.replicas=2`",
+            ),
+            Self::KafkaOneInSync => (
+                "kafka",
+                Grade::C,
+                "one broker alone may confirm while the others are behind (`min.insync.replicas=1`)",
+                "set `min.insync.replicas=2` for the topic",
+            ),
+            Self::KafkaUncleanElection => (
+                "kafka",
+                Grade::C,
+                "a broker that is behind may take over, and what it has not is gone (`unclean.leader.election.enable`)",
+                "set `unclean.leader.election.enable=false`",
+            ),
+            Self::KafkaLimited => (
+                "kafka",
+                Grade::D,
+                "the topic has a limit and drops what is oldest when it is reached (`retention.bytes`)",
+                "set `retention.bytes=-1`, and keep events by time",
+            ),
+            Self::KafkaCompacts => (
+                "kafka",
+                Grade::D,
+                "of each key only the last event stays (`cleanup.policy=compact`)",
+                "set `cleanup.policy=delete`, unless that is what consumers want",
+            ),
+            Self::KafkaUnknown => (
+                "kafka",
+                Grade::F,
+                "there is no topic yet, or the brokers do not let this user look at its settings",
+                "name them in `topics`, make them, and allow the user `DescribeConfigs`",
             ),
             Self::RedisOneServer => (
                 "redis",

@@ -51,7 +51,7 @@ pub(crate) struct Overrides {
 
     /// Deliver only here, whatever sinks the file has
     ///
-    /// One of `stdout`, `file:PATH`, `redis://HOST:PORT`, `nats://HOST:PORT`, `amqp://HOST:PORT` and `null`.
+    /// One of `stdout`, `file:PATH`, `redis://HOST:PORT`, `nats://HOST:PORT`, `amqp://HOST:PORT`, `kafka://HOST:PORT` and `null`.
     #[arg(long, value_name = "PLACE", value_parser = place)]
     pub(crate) to: Option<String>,
 

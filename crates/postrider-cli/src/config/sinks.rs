@@ -19,7 +19,7 @@ use super::shape::Shape;
 use super::tree::{Entry, Node, Place};
 
 /// Every kind there is, also those that this build was made without. A cargo feature has the same name.
-pub(crate) const KINDS: &[&str] = &["file", "nats", "null", "rabbitmq", "redis", "stdout"];
+pub(crate) const KINDS: &[&str] = &["file", "kafka", "nats", "null", "rabbitmq", "redis", "stdout"];
 
 /// PostgreSQL cuts longer names off where they become identifiers.
 const LONGEST_NAME: usize = 63;
@@ -231,6 +231,8 @@ const PLACES: &[Form] = &[
     Form { word: "tls", kind: "nats", value: Spelling::Whole("url"), shown: "" },
     Form { word: "amqp", kind: "rabbitmq", value: Spelling::Whole("url"), shown: "amqp://HOST:PORT" },
     Form { word: "amqps", kind: "rabbitmq", value: Spelling::Whole("url"), shown: "" },
+    Form { word: "kafka", kind: "kafka", value: Spelling::Whole("url"), shown: "kafka://HOST:PORT" },
+    Form { word: "kafka+ssl", kind: "kafka", value: Spelling::Whole("url"), shown: "" },
     Form { word: "null", kind: "null", value: Spelling::None, shown: "null" },
 ];
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use postrider_testkit::{Broker, Nats, RabbitMq, Redis};
+use postrider_testkit::{Broker, Kafka, Nats, RabbitMq, Redis};
 use serde_json::Value;
 
 use crate::support::{End, postrider, postrider_on};
@@ -143,6 +143,48 @@ async fn rabbitmq_gets_events_and_pika_reads_them() {
     check(&messages.iter().map(|message| message[5].clone()).collect::<Vec<_>>(), &ids);
 }
 
+/// What is in the topic: key, headers and body of each message.
+fn kcat(brokers: &str, topic: &str) -> Vec<(String, String, Value)> {
+    let mut kcat = Command::new("kcat");
+    kcat.args(["-b", brokers, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%k\t%h\t%s\n"]);
+    let end = End::of(&mut kcat).expect(0);
+    let messages = end.stdout.lines().map(|line| {
+        let [key, headers, body] = line.splitn(3, '\t').collect::<Vec<_>>().try_into().unwrap();
+        (key.to_owned(), headers.to_owned(), serde_json::from_str(body).unwrap())
+    });
+    messages.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kafka_gets_events_and_kcat_reads_them() {
+    let (database, kafka) = (installed().await, Broker::private(Kafka::new()).await.unwrap());
+    let ids = emitted(&database).await;
+    let file = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    let url = format!("kafka://{}", kafka.bootstrap());
+    let create = "create_topics: { partitions: 3, replication: 1 }";
+    for compression in ["none", "gzip", "snappy", "lz4", "zstd"] {
+        let sink = format!(
+            "sinks: {{ {compression}: {{ kafka: {{ url: '{url}', {create}, compression: {compression} }}, start: earliest }} }}\n"
+        );
+        std::fs::write(&file, sink).unwrap();
+        on(&database, &["run", "--once", "--config", &file.to_string_lossy()]).expect(0);
+    }
+    // Another sink, which finds the topic.
+    on(&database, &["run", "--once", "--to", &url, "--start", "earliest"]).expect(0);
+    let _ = std::fs::remove_file(file);
+    let messages = kcat(&kafka.bootstrap(), "order");
+    assert_eq!(messages.len(), 6 * ids.len());
+    for messages in messages.chunks(ids.len()) {
+        for ((key, headers, _), (id, event_type)) in messages.iter().zip(ids.iter().zip(TYPES)) {
+            assert_eq!(key, "7");
+            let expected =
+                format!("event_id={id},event_type={event_type},content-type=application/cloudevents+json");
+            assert_eq!(*headers, expected);
+        }
+        check(&messages.iter().map(|(_, _, body)| body.clone()).collect::<Vec<_>>(), &ids);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_of_a_broker_is_in_no_output() {
     let database = installed().await;
@@ -152,6 +194,8 @@ async fn the_password_of_a_broker_is_in_no_output() {
         "nats://me:c4n4ry@127.0.0.1:1",
         "rediss://me:c4n4ry@127.0.0.1:1",
         "amqp://me:c4n4ry@127.0.0.1:1",
+        "kafka://me:c4n4ry@127.0.0.1:1",
+        "kafka+ssl://me:c4n4ry@127.0.0.1:1",
     ] {
         let once = ["run", "--once", "--patience", "1s", "--to", to, "--start", "earliest"];
         let end = End::of(postrider_on(&database.url(), &once).env("POSTRIDER_LOG", "trace")).expect(69);
@@ -161,10 +205,10 @@ async fn the_password_of_a_broker_is_in_no_output() {
             .expect(0);
         assert!(end.stdout.contains("127.0.0.1:1") && !end.stdout.contains("c4n4ry"), "{}", end.stdout);
     }
-    for to in ["redis:", "redis://", "redis:x", "nats"] {
+    for to in ["redis:", "redis://", "redis:x", "nats", "kafka:x"] {
         let end = End::of(&mut postrider(&["config", "show", "--to", to])).expect(64);
         assert!(
-            end.stderr.contains("redis://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT"),
+            end.stderr.contains("redis://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT, kafka://HOST:PORT"),
             "{}",
             end.stderr
         );

@@ -1,6 +1,7 @@
 //! Every sink, against its real server: what `postrider_testkit::conformance` asks of it, and the faults of its broker by their numbers.
 
 mod file;
+mod kafka;
 mod nats;
 mod rabbitmq;
 mod redis;

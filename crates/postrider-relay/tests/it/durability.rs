@@ -7,12 +7,15 @@ use anyhow::Result;
 use async_nats::jetstream::{self, stream};
 use postrider_relay::durability::{Grade, Weakness};
 use postrider_relay::sinks::file::{FileConfig, Fsync};
+use postrider_relay::sinks::kafka::{CreateTopics, KafkaConfig};
 use postrider_relay::sinks::nats::NatsConfig;
 use postrider_relay::sinks::rabbitmq::RabbitMqConfig;
 use postrider_relay::sinks::redis::RedisConfig;
 use postrider_relay::sinks::{Target, null, stdout};
 use postrider_relay::{SinkSettings, State, UnavailableKind};
-use postrider_testkit::{Broker, Nats, RabbitMq, Redis};
+use postrider_testkit::{Broker, Kafka, Nats, RabbitMq, Redis};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 
 use crate::support::{PATIENCE, database, emit, settings, sink};
 
@@ -167,6 +170,66 @@ async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
     }
     server.control(["clear_policy", "graded"]).await?;
     connection.close(200, "OK".into()).await?;
+    Ok(())
+}
+
+/// Acks are always `all`: what is graded is what the brokers make of that.
+#[tokio::test]
+async fn fault_85_kafka_topics_are_graded_by_how_they_are_set_up() -> Result<()> {
+    let server = Broker::private(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    let config = KafkaConfig::new(format!("kafka://{brokers}"));
+    assert_eq!(
+        weaknesses(Target::Kafka(config.clone())).await,
+        [Weakness::KafkaUnknown],
+        "there is no topic"
+    );
+    let missing = KafkaConfig { topics: vec!["order".to_owned()], ..config.clone() };
+    let missing = Target::Kafka(missing).durability().await.err();
+    assert_eq!(missing.map(|why| why.kind), Some(UnavailableKind::Missing));
+
+    // As it would be made; and it is not made by being looked at.
+    let wanted = |replication| {
+        let create_topics = Some(CreateTopics { partitions: 1, replication });
+        Target::Kafka(KafkaConfig { create_topics, topics: vec!["order".to_owned()], ..config.clone() })
+    };
+    assert_eq!(weaknesses(wanted(1)).await, [Weakness::KafkaOneReplica]);
+    assert_eq!(weaknesses(wanted(3)).await, [Weakness::KafkaOneInSync]);
+    // A broker alone cannot be told otherwise while it runs.
+    let strict = Broker::private(Kafka::new().set("min.insync.replicas", 2)).await?;
+    let made = KafkaConfig {
+        create_topics: Some(CreateTopics { partitions: 1, replication: 3 }),
+        ..KafkaConfig::new(format!("kafka://{}", strict.bootstrap()))
+    };
+    assert_eq!(weaknesses(Target::Kafka(made)).await, []);
+    strict.stop().await?;
+
+    let admin: AdminClient<_> = ClientConfig::new().set("bootstrap.servers", &brokers).create()?;
+    let options = AdminOptions::new().request_timeout(Some(PATIENCE));
+    for (topic, setting, expected) in [
+        ("plain", ("min.insync.replicas", "1"), vec![Weakness::KafkaOneReplica]),
+        (
+            "unclean",
+            ("unclean.leader.election.enable", "true"),
+            vec![Weakness::KafkaOneReplica, Weakness::KafkaUncleanElection],
+        ),
+        ("limited", ("retention.bytes", "1000000"), vec![Weakness::KafkaLimited, Weakness::KafkaOneReplica]),
+        (
+            "compacted",
+            ("cleanup.policy", "compact"),
+            vec![Weakness::KafkaCompacts, Weakness::KafkaOneReplica],
+        ),
+    ] {
+        let new = NewTopic::new(topic, 1, TopicReplication::Fixed(1)).set(setting.0, setting.1);
+        for made in admin.create_topics([&new], &options).await? {
+            made.map_err(|(topic, code)| anyhow::anyhow!("{topic}: {code}"))?;
+        }
+        let named = KafkaConfig { topics: vec![topic.to_owned()], ..config.clone() };
+        assert_eq!(weaknesses(Target::Kafka(named)).await, expected, "{topic}");
+    }
+    // Without names, all of them.
+    let all = weaknesses(Target::Kafka(config)).await;
+    assert_eq!(all.len(), 4, "{all:?}");
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Kafka, one broker that is its own controller.
 
+mod acl;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,12 +10,39 @@ use rustix::process::Signal;
 
 use super::{Broker, probe};
 use crate::server::{CommandLine, Place, Service, Stop};
+use crate::tls::Certificate;
 
 /// What a Kafka broker is started as. Topics are made by whoever wants them.
-#[derive(Clone, Debug, Default)]
+///
+/// A broker sends its clients to the address that it advertises. One that is to be reached through a proxy has to advertise the proxy's
+/// port, which is why the proxy is made first, and pointed at the broker afterwards.
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Kafka {
     settings: Vec<(String, String)>,
+    /// Where clients of the plain entrance are sent; to itself, unless it is set.
+    advertised: Option<u16>,
+    login: Option<Login>,
+    tls: Option<Tls>,
 }
+
+/// One more entrance, for whoever knows a user and a password.
+#[derive(Clone, Debug, Hash)]
+struct Login {
+    user: String,
+    password: String,
+    advertised: u16,
+}
+
+/// One more entrance, over TLS.
+#[derive(Clone, Debug, Hash)]
+struct Tls {
+    certificate: PathBuf,
+    key: PathBuf,
+    advertised: u16,
+}
+
+const LOGIN: usize = 2;
+const SECURE: usize = 3;
 
 impl Kafka {
     /// One broker with everything replicated once.
@@ -27,6 +56,47 @@ impl Kafka {
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.settings.push((name.to_owned(), value.to_string()));
         self
+    }
+
+    /// Its clients are sent to this port: a proxy's.
+    #[must_use]
+    pub fn advertised_at(mut self, port: u16) -> Self {
+        self.advertised = Some(port);
+        self
+    }
+
+    /// One more entrance, for this user (SASL, PLAIN), whose clients are sent to this port.
+    #[must_use]
+    pub fn with_login(mut self, user: &str, password: &str, advertised: u16) -> Self {
+        self.login = Some(Login { user: user.to_owned(), password: password.to_owned(), advertised });
+        self
+    }
+
+    /// One more entrance, over TLS, whose clients are sent to this port.
+    #[must_use]
+    pub fn with_tls(mut self, certificate: &Certificate, advertised: u16) -> Self {
+        let Certificate { certificate, key } = certificate;
+        self.tls = Some(Tls { certificate: certificate.clone(), key: key.clone(), advertised });
+        self
+    }
+
+    /// What the further entrances add to the configuration.
+    fn entrances(&self, place: &Place) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        if let Some(Login { user, password, .. }) = &self.login {
+            lines.push("listener.name.login.sasl.enabled.mechanisms=PLAIN".to_owned());
+            lines.push(format!(
+                "listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
+                 required user_{user}=\"{password}\";"
+            ));
+        }
+        if let Some(Tls { certificate, key, .. }) = &self.tls {
+            let keys = fs::read_to_string(key)? + &fs::read_to_string(certificate)?;
+            let store = place.write("keys.pem", &keys)?;
+            lines.push("listener.name.secure.ssl.keystore.type=PEM".to_owned());
+            lines.push(format!("listener.name.secure.ssl.keystore.location={}", store.display()));
+        }
+        Ok(lines)
     }
 
     /// The jars, and a formatted log to begin with, both made by `./dev setup`.
@@ -46,16 +116,26 @@ impl Broker<Kafka> {
     pub fn bootstrap(&self) -> String {
         self.address()
     }
+
+    /// Where the entrance for users is.
+    pub fn login_address(&self) -> String {
+        format!("127.0.0.1:{}", self.place().ports[LOGIN])
+    }
+
+    /// Where the entrance over TLS is.
+    pub fn tls_address(&self) -> String {
+        format!("127.0.0.1:{}", self.place().ports[SECURE])
+    }
 }
 
 impl Service for Kafka {
     fn name(&self) -> String {
-        super::name("kafka", &self.settings)
+        super::name("kafka", self)
     }
 
-    /// Clients, and the controller.
+    /// Clients, the controller, users, and TLS.
     fn ports(&self) -> usize {
-        2
+        4
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
@@ -68,13 +148,28 @@ impl Service for Kafka {
             "node.id=1".to_owned(),
             format!("controller.quorum.voters=1@127.0.0.1:{controller}"),
             format!("log.dirs={}", log.display()),
-            format!("listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"),
-            format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}"),
         ];
+        let mut listeners = vec![format!("CONTROLLER://127.0.0.1:{controller}")];
+        let mut advertised = Vec::new();
+        let entrances = [
+            ("PLAINTEXT", port, Some(self.advertised.unwrap_or(port))),
+            ("LOGIN", place.ports[LOGIN], self.login.as_ref().map(|login| login.advertised)),
+            ("SECURE", place.ports[SECURE], self.tls.as_ref().map(|tls| tls.advertised)),
+        ];
+        for (name, port, sent_to) in entrances {
+            if let Some(sent_to) = sent_to {
+                listeners.push(format!("{name}://127.0.0.1:{port}"));
+                advertised.push(format!("{name}://127.0.0.1:{sent_to}"));
+            }
+        }
+        lines.push(format!("listeners={}", listeners.join(",")));
+        lines.push(format!("advertised.listeners={}", advertised.join(",")));
+        lines.extend(self.entrances(place)?);
         lines.extend(
             [
                 "controller.listener.names=CONTROLLER",
-                "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT,SECURE:SSL",
+                "inter.broker.listener.name=PLAINTEXT",
                 "offsets.topic.replication.factor=1",
                 "offsets.topic.num.partitions=1",
                 "transaction.state.log.replication.factor=1",

@@ -1,0 +1,120 @@
+//! What Kafka says when it does not keep an event, and what follows.
+
+use rdkafka::error::RDKafkaErrorCode as Code;
+
+use crate::sink::{RefusalKind, Unavailable, UnavailableKind};
+
+/// What it means that one message failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// The brokers will not have it.
+    Refused(RefusalKind),
+    /// They will not have it, or another that was sent in one set with it.
+    Suspected(RefusalKind),
+    /// The topic is not what it was.
+    Moved,
+    /// It fell with the producer, and may be sent again by another.
+    Fallen,
+    /// Nothing can be sent now.
+    Unavailable,
+}
+
+pub(super) fn meaning(code: Code) -> Meaning {
+    match code {
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            Meaning::Suspected(RefusalKind::TooLarge)
+        }
+        Code::InvalidRecord | Code::InvalidMessage | Code::InvalidTimestamp | Code::PolicyViolation => {
+            Meaning::Suspected(RefusalKind::Rejected)
+        }
+        Code::TopicAuthorizationFailed => Meaning::Refused(RefusalKind::Rejected),
+        Code::InvalidTopic => Meaning::Refused(RefusalKind::Unroutable),
+        Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => Meaning::Moved,
+        Code::Fatal
+        | Code::PurgeQueue
+        | Code::PurgeInflight
+        | Code::GaplessGuarantee
+        | Code::Inconsistent
+        | Code::OutOfOrderSequenceNumber
+        | Code::DuplicateSequenceNumber
+        | Code::UnknownProducerId
+        | Code::InvalidProducerEpoch
+        | Code::ProducerFenced => Meaning::Fallen,
+        _ => Meaning::Unavailable,
+    }
+}
+
+fn kind(code: Code) -> UnavailableKind {
+    match code {
+        Code::Authentication
+        | Code::SaslAuthenticationFailed
+        | Code::UnsupportedSASLMechanism
+        | Code::IllegalSASLState
+        | Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed => UnavailableKind::Forbidden,
+        Code::MessageTimedOut | Code::OperationTimedOut | Code::RequestTimedOut | Code::TimedOutQueue => {
+            UnavailableKind::Timeout
+        }
+        Code::NotEnoughReplicas
+        | Code::NotEnoughReplicasAfterAppend
+        | Code::ISRInsufficient
+        | Code::LeaderNotAvailable
+        | Code::ThrottlingQuotaExceeded
+        | Code::CoordinatorNotAvailable
+        | Code::CoordinatorLoadInProgress => UnavailableKind::Blocked,
+        Code::KafkaStorageError => UnavailableKind::Full,
+        Code::UnsupportedVersion
+        | Code::UnsupportedFeature
+        | Code::UnsupportedCompressionType
+        | Code::InvalidConfig
+        | Code::InvalidArgument => UnavailableKind::Missing,
+        _ => UnavailableKind::Connection,
+    }
+}
+
+/// Something is wrong with the connections.
+#[derive(Debug, Clone)]
+pub(super) struct Trouble {
+    kind: UnavailableKind,
+    said: String,
+    /// It will be the same the next time.
+    pub(super) is_lasting: bool,
+    /// It is no more than what follows from something else.
+    is_sequel: bool,
+}
+
+/// What the library says of its connections.
+pub(super) fn trouble(code: Code, said: &str) -> Trouble {
+    let kind = kind(code);
+    Trouble {
+        kind,
+        said: format!("{said} ({code})"),
+        is_lasting: kind == UnavailableKind::Forbidden || code == Code::SSL,
+        is_sequel: code == Code::AllBrokersDown,
+    }
+}
+
+impl Trouble {
+    pub(super) fn says_more_than(&self, other: &Self) -> bool {
+        self.is_lasting || other.is_sequel
+    }
+
+    pub(super) fn unavailable(self) -> Unavailable {
+        Unavailable::new(self.kind, format!("Kafka: {}", self.said))
+    }
+}
+
+/// Something failed with this code.
+pub(super) fn unavailable(code: Code, what: &str) -> Unavailable {
+    Unavailable::new(kind(code), format!("{what}: {code}"))
+}
+
+/// The brokers have said nothing.
+pub(super) fn silent(what: impl Into<String>) -> Unavailable {
+    Unavailable::new(UnavailableKind::Timeout, what.into())
+}
+
+/// A setting, or a file that it names, is wrong.
+pub(super) fn wrong(why: impl Into<String>) -> Unavailable {
+    Unavailable::new(UnavailableKind::Missing, why.into())
+}

@@ -1,0 +1,120 @@
+//! What a broker will not have, and how much at once.
+
+use anyhow::Result;
+use postrider::log::Record;
+use postrider_relay::sinks::kafka::{KafkaConfig, KafkaSink};
+use postrider_relay::{Outcome, RefusalKind};
+use postrider_testkit::{Broker, Kafka};
+
+use super::super::{deliver, delivered, event};
+use super::{config, firsts, make, stored};
+
+fn large(key: &str, bytes: usize) -> Record {
+    Record { payload: format!(r#"{{"pad":"{}"}}"#, "x".repeat(bytes)), ..event(key) }
+}
+
+fn refused(outcome: &Outcome) -> Option<RefusalKind> {
+    match outcome {
+        Outcome::Refused(refusal) => Some(refusal.kind),
+        _ => None,
+    }
+}
+
+/// A topic that takes less than the client puts into one set: only what is itself too large is refused.
+#[tokio::test]
+async fn fault_81_kafka_refuses_what_is_too_large_and_nothing_else() -> Result<()> {
+    let server = Broker::private(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    make(&brokers, "order", 1, &[("max.message.bytes", "10000")]).await?;
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let mut records: Vec<Record> = (0..30).map(|at| large(["a", "b"][at % 2], 1000)).collect();
+    records[10] = large("a", 20_000);
+    let report = deliver(&mut sink, &records, "order").await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    for (at, outcome) in report.outcomes.iter().enumerate() {
+        match (at, at % 2) {
+            (10, _) => assert_eq!(refused(outcome), Some(RefusalKind::TooLarge), "{outcome:?}"),
+            (11.., 0) => assert_eq!(*outcome, Outcome::NotSent, "{at} is behind it"),
+            _ => assert_eq!(*outcome, Outcome::Delivered, "{at}"),
+        }
+    }
+    // It has learned: sets are small from now on.
+    let more: Vec<Record> = (0..30).map(|at| large(["a", "b"][at % 2], 1000)).collect();
+    delivered(&mut sink, &more, "order").await;
+    let there = stored(&brokers, "order").await?;
+    let expected = |key: &str| -> Vec<_> {
+        let delivered = report.outcomes.iter().map(|outcome| *outcome == Outcome::Delivered);
+        let first =
+            records.iter().zip(delivered).filter(|(_, delivered)| *delivered).map(|(record, _)| record);
+        first.chain(&more).filter(|r| r.key.as_deref() == Some(key)).map(|r| r.id).collect()
+    };
+    for key in ["a", "b"] {
+        assert_eq!(firsts(&there, key), expected(key));
+    }
+    Ok(())
+}
+
+/// A topic that is forbidden, at first or later, concerns its own events.
+#[tokio::test]
+async fn fault_81_a_kafka_topic_that_is_forbidden_concerns_its_events_alone() -> Result<()> {
+    let port = postrider_testkit::Proxy::start("127.0.0.1:1").await?;
+    let service = Kafka::new()
+        .set("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+        .set("super.users", "User:ANONYMOUS")
+        .with_login("shop", "pw", port.port());
+    let server = Broker::private(service).await?;
+    port.set_upstream(server.login_address());
+    let brokers = server.bootstrap();
+    for topic in ["open", "closed"] {
+        make(&brokers, topic, 1, &[]).await?;
+    }
+    server.allow("shop", "open").await?;
+    let login = KafkaConfig {
+        timeout: config(&brokers).timeout,
+        ..KafkaConfig::new(format!("kafka://shop:pw@127.0.0.1:{}", port.port()))
+    };
+    let mut sink = KafkaSink::open(login).await.unwrap();
+    let records = [event("a"), event("b")];
+    let report = deliver(&mut sink, &records, "closed").await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    for outcome in &report.outcomes {
+        // A topic that a user may not even see is not there for that user, or is forbidden, as the broker likes.
+        assert!(
+            matches!(refused(outcome), Some(RefusalKind::Rejected | RefusalKind::Unroutable)),
+            "{outcome:?}"
+        );
+    }
+    delivered(&mut sink, &records, "open").await;
+    server.deny("shop", "open").await?;
+    let later = [event("a"), event("a"), event("b")];
+    let report = deliver(&mut sink, &later, "open").await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    assert_eq!(refused(&report.outcomes[0]), Some(RefusalKind::Rejected), "{report:?}");
+    assert_eq!(report.outcomes[1], Outcome::NotSent);
+    assert_eq!(refused(&report.outcomes[2]), Some(RefusalKind::Rejected), "{report:?}");
+    server.allow("shop", "closed").await?;
+    delivered(&mut sink, &later, "closed").await;
+    assert_eq!(stored(&brokers, "closed").await?.len(), 3);
+    assert_eq!(stored(&brokers, "open").await?.len(), 2);
+    Ok(())
+}
+
+/// More than the client's queue holds: it is waited for room, and nothing is left out.
+#[tokio::test]
+async fn fault_82_a_full_queue_of_the_kafka_client_is_waited_for() -> Result<()> {
+    let server = Broker::private(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    make(&brokers, "order", 2, &[]).await?;
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let keys = ["a", "b", "c"];
+    let records: Vec<Record> = (0..25_000).map(|at| event(keys[at % 3])).collect();
+    delivered(&mut sink, &records, "order").await;
+    let there = stored(&brokers, "order").await?;
+    assert_eq!(there.len(), records.len());
+    for key in keys {
+        let stored = there.iter().filter(|message| message.key == key).map(|message| message.id);
+        let sent = records.iter().filter(|record| record.key.as_deref() == Some(key)).map(|record| record.id);
+        assert!(stored.eq(sent), "{key} is in order");
+    }
+    Ok(())
+}
