@@ -1,5 +1,8 @@
 //! The command line, and what happens around every command.
 
+use std::env;
+use std::ffi::OsStr;
+
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -74,12 +77,7 @@ fn with_exit_status(command: clap::Command) -> clap::Command {
 /// Everything from the arguments to the exit status.
 pub(crate) fn main() -> Exit {
     leave_no_core();
-    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
-        Ok(cli) => cli,
-        Err(error) => return refuse(&error),
-    };
-    match run(cli) {
+    match start() {
         Ok(exit) => exit,
         Err(failure) => {
             output::say(&failure.to_string());
@@ -88,41 +86,53 @@ pub(crate) fn main() -> Exit {
     }
 }
 
+/// A relay hears signals before anything else is done: reading the command line takes its time too, and a supervisor does not wait.
+fn start() -> Result<Exit, Failure> {
+    let is_relay = env::args_os().skip(1).find(|word| !is_option(word)).is_some_and(|word| word == "run");
+    let mut runtime = if is_relay { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+    let runtime = runtime.enable_all().build().map_err(|error| Failure::new(Exit::Failed, error))?;
+    runtime.block_on(async {
+        let signals = is_relay.then(run::Signals::listen).transpose()?;
+        let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+        match parsed {
+            Ok(cli) => run(cli, signals).await,
+            Err(error) => Ok(refuse(&error)),
+        }
+    })
+}
+
+fn is_option(word: &OsStr) -> bool {
+    word.as_encoded_bytes().starts_with(b"-")
+}
+
 /// Passwords and events are in its memory: no crash is to write them to a disk. Where it may not, its supervisor decides.
 fn leave_no_core() {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
 }
 
-fn run(cli: Cli) -> Result<Exit, Failure> {
+async fn run(cli: Cli, signals: Option<run::Signals>) -> Result<Exit, Failure> {
     logging::start()?;
-    let mut runtime = match cli.command {
-        Command::Run(_) => Builder::new_multi_thread(),
-        _ => Builder::new_current_thread(),
-    };
-    let runtime = runtime.enable_all().build().map_err(|error| Failure::new(Exit::Failed, error))?;
-    runtime.block_on(async {
-        match cli.command {
-            Command::Init(command) => command.run(cli.json).await,
-            Command::Run(command) => command.run(cli.json).await,
-            Command::Plan(command) => command.run(cli.json).await,
-            Command::Apply(command) => command.run(cli.json).await,
-            Command::Recapture(command) => command.run(cli.json).await,
-            Command::Backfill(command) => command.run(cli.json).await,
-            Command::Sql(command) => command.run(cli.json).await,
-            Command::Emit(command) => command.run(cli.json).await,
-            Command::Tail(command) => command.run(cli.json).await,
-            Command::Status(command) => command.run(cli.json).await,
-            Command::Doctor(command) => command.run(cli.json).await,
-            Command::Where(command) => command.run(cli.json).await,
-            Command::Dead(command) => command.run(cli.json).await,
-            Command::Sinks(command) => command.run(cli.json).await,
-            Command::Inbox(command) => command.run(cli.json).await,
-            Command::Rebase(command) => command.run(cli.json).await,
-            Command::Config(command) => command.run(cli.json).await,
-            Command::Completions(command) => command.run(cli.json),
-            Command::Man(command) => command.run(cli.json),
-        }
-    })
+    match cli.command {
+        Command::Init(command) => command.run(cli.json).await,
+        Command::Run(command) => command.run(signals.map_or_else(run::Signals::listen, Ok)?, cli.json).await,
+        Command::Plan(command) => command.run(cli.json).await,
+        Command::Apply(command) => command.run(cli.json).await,
+        Command::Recapture(command) => command.run(cli.json).await,
+        Command::Backfill(command) => command.run(cli.json).await,
+        Command::Sql(command) => command.run(cli.json).await,
+        Command::Emit(command) => command.run(cli.json).await,
+        Command::Tail(command) => command.run(cli.json).await,
+        Command::Status(command) => command.run(cli.json).await,
+        Command::Doctor(command) => command.run(cli.json).await,
+        Command::Where(command) => command.run(cli.json).await,
+        Command::Dead(command) => command.run(cli.json).await,
+        Command::Sinks(command) => command.run(cli.json).await,
+        Command::Inbox(command) => command.run(cli.json).await,
+        Command::Rebase(command) => command.run(cli.json).await,
+        Command::Config(command) => command.run(cli.json).await,
+        Command::Completions(command) => command.run(cli.json),
+        Command::Man(command) => command.run(cli.json),
+    }
 }
 
 /// Help and version are answers; everything else is a wrong command line, which clap may quote, password and all.

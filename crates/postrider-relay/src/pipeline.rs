@@ -93,7 +93,7 @@ struct Pipeline {
     /// Whether somebody paused it; `None` until the database was asked for the first time.
     paused: Option<bool>,
     /// Why nothing can be stored just now.
-    trouble: Option<String>,
+    trouble: Option<settle::Unstored>,
     /// Whether anything was stored since it began.
     has_settled: bool,
     /// Slots that the reader had emptied before their time when it was last counted.
@@ -108,6 +108,8 @@ impl Pipeline {
         loop {
             self.forget_lost();
             self.leave_to_others();
+            self.get_over_trouble();
+            self.get_over_failures();
             self.tell_refusals(Instant::now());
             self.show();
             self.start_delivery();
@@ -194,7 +196,16 @@ impl Pipeline {
             && let Some(outlet) = &mut self.outlet
         {
             outlet.let_go();
-            // What it could not do is not its concern any more.
+        }
+    }
+
+    /// Where it has nothing to deliver any more, what it could not do is not its concern any more.
+    fn get_over_failures(&mut self) {
+        let is_idle = self.delivering.is_none()
+            && self.window.unsent() == 0
+            && !self.retries.is_owing()
+            && self.opening().is_none();
+        if self.failures > 0 && (is_idle || self.reader.tenures().is_empty()) {
             self.failures = 0;
         }
     }

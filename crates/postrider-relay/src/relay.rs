@@ -100,6 +100,8 @@ pub struct Relay {
     batch_bytes: BatchBytes,
     memory: Memory,
     sinks: BTreeMap<String, Running>,
+    /// Told to drain by a reload that is not over.
+    leaving: Vec<Running>,
     outboxes: Vec<Kept>,
     /// What is shown of each sink, also to those who asked before a reload.
     faces: Arc<RwLock<Vec<Face>>>,
@@ -128,6 +130,7 @@ impl Relay {
             batch_bytes,
             memory,
             sinks,
+            leaving: Vec::new(),
             outboxes: Vec::new(),
             faces,
             sweeper,
@@ -192,6 +195,7 @@ impl Relay {
     }
 
     /// Takes over new settings, all or nothing: sinks that are new start, those that are gone or changed are drained, the others go on.
+    /// May be cancelled by whoever is going to stop the relay: what drains goes on draining, and [`stop`](Self::stop) waits for it.
     pub async fn reload(&mut self, settings: RelaySettings) -> Result<(), RelayError> {
         let prepared = prepare(&settings)?;
         let whole = !self.settings.shares_with(&settings);
@@ -204,8 +208,9 @@ impl Relay {
             .filter(|(name, running)| !kept(name, &running.settings))
             .map(|(name, _)| name.clone())
             .collect();
-        let leaving: Vec<Running> = leaving.iter().filter_map(|name| self.sinks.remove(name)).collect();
-        drain(leaving, self.settings.drain, std::future::pending()).await;
+        self.leaving.extend(leaving.iter().filter_map(|name| self.sinks.remove(name)));
+        drain(&mut self.leaving, self.settings.drain, std::future::pending()).await;
+        self.leaving.clear();
         let keeps_others = whole || self.settings.outboxes != settings.outboxes;
         if keeps_others {
             leave(std::mem::take(&mut self.outboxes)).await;
@@ -285,8 +290,9 @@ impl Relay {
     /// As [`stop`](Self::stop), but does not settle any longer once `hurry` has come; lanes are handed back then too, if that takes no
     /// time. Answers whether it could be left out: everything was settled before.
     pub async fn stop_or(mut self, hurry: impl Future<Output = ()>) -> bool {
-        let sinks = std::mem::take(&mut self.sinks);
-        let is_settled = drain(sinks.into_values().collect(), self.settings.drain, hurry).await;
+        let mut sinks = std::mem::take(&mut self.leaving);
+        sinks.extend(std::mem::take(&mut self.sinks).into_values());
+        let is_settled = drain(&mut sinks, self.settings.drain, hurry).await;
         // After the sinks: what they have settled last is marked too.
         leave(std::mem::take(&mut self.outboxes)).await;
         is_settled
@@ -296,7 +302,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.sweeper.abort();
-        for sink in self.sinks.values() {
+        for sink in self.sinks.values().chain(&self.leaving) {
             sink.task.abort();
         }
     }
@@ -318,15 +324,16 @@ async fn leave(outboxes: Vec<Kept>) {
 }
 
 /// Tells pipelines to drain, and after the deadline, or in a hurry, to end at once. Answers whether nobody had to hurry.
-async fn drain(mut sinks: Vec<Running>, deadline: Duration, hurry: impl Future<Output = ()>) -> bool {
+async fn drain(sinks: &mut Vec<Running>, deadline: Duration, hurry: impl Future<Output = ()>) -> bool {
     /// For handing the lanes back and closing the sink.
     const LAST: Duration = Duration::from_secs(1);
     const LAST_IN_A_HURRY: Duration = Duration::from_millis(500);
-    for sink in &sinks {
+    for sink in &*sinks {
         let _ = sink.stop.send(Stop::Drain);
     }
     let drained = async {
-        for sink in &mut sinks {
+        // One that has ended may have been waited for before, by a reload that was given up.
+        for sink in sinks.iter_mut().filter(|sink| !sink.task.is_finished()) {
             let _ = (&mut sink.task).await;
         }
     };
@@ -337,7 +344,7 @@ async fn drain(mut sinks: Vec<Running>, deadline: Duration, hurry: impl Future<O
         () = tokio::time::sleep(deadline) => true,
     };
     sinks.retain(|sink| !sink.task.is_finished());
-    for sink in &sinks {
+    for sink in &*sinks {
         tracing::warn!(
             sink = sink.settings.name,
             "not drained in time; what is in flight will be delivered again"
@@ -345,7 +352,7 @@ async fn drain(mut sinks: Vec<Running>, deadline: Duration, hurry: impl Future<O
         let _ = sink.stop.send(Stop::Now);
     }
     let end = tokio::time::Instant::now() + if in_time { LAST } else { LAST_IN_A_HURRY };
-    for sink in &mut sinks {
+    for sink in sinks {
         if tokio::time::timeout_at(end, &mut sink.task).await.is_err() {
             sink.task.abort();
         }

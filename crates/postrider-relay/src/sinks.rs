@@ -194,10 +194,18 @@ impl Target {
         }
     }
 
-    /// Whether it is opened before there is anything to deliver, so that trouble shows early. A file costs nothing to have open, and
-    /// whoever set it up looks for it.
+    /// Whether it is opened before there is anything to deliver, so that trouble shows early: every one that can be away. A sink of your
+    /// own is opened when it is needed.
     pub(crate) fn opens_early(&self) -> bool {
-        self.kind() == "file"
+        match self {
+            Self::Custom(_) => false,
+            #[cfg(feature = "null")]
+            Self::Null(_) => false,
+            #[cfg(feature = "stdout")]
+            Self::Stdout(_) => false,
+            #[allow(unreachable_patterns, reason = "with none of the others built in")]
+            _ => true,
+        }
     }
 
     /// Whether one relay has to hold all lanes: two could not write to one file.

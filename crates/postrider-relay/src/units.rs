@@ -47,7 +47,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         scaled(text, SIZES).map(Self).ok_or_else(|| {
             format!(
-                "{text:?} is no size; write a whole number with B, kB, MB, GB, KiB, MiB or GiB, such as 500MB"
+                "{text:?} is no size; write a whole number with B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 500MB"
             )
         })
     }

@@ -16,14 +16,17 @@ const BEGIN: &str = include_str!("../migrations/begin.sql");
 const KEEP: &str = include_str!("../migrations/keep.sql");
 const ROLES: &str = include_str!("../migrations/roles.sql");
 const GRANTS: &str = include_str!("../migrations/grants.sql");
+const CURSORS: &str = include_str!("../migrations/0003_views.sql");
 const MIGRATIONS: &[(i32, &str)] = &[
     (1, include_str!("../migrations/0001_log.sql")),
     (2, include_str!("../migrations/0002_emit.sql")),
-    (3, include_str!("../migrations/0003_views.sql")),
+    (3, CURSORS),
     (4, include_str!("../migrations/0004_parking.sql")),
     (5, include_str!("../migrations/0005_views.sql")),
     (6, include_str!("../migrations/0006_capture.sql")),
     (6, include_str!("../migrations/0006_outbox.sql")),
+    // Again, where it was installed before: it was slow with many lanes.
+    (7, CURSORS),
     (7, include_str!("../migrations/0007_inbox.sql")),
     (7, include_str!("../migrations/0007_consume.sql")),
     (7, include_str!("../migrations/0007_batches.sql")),
@@ -157,16 +160,22 @@ async fn rights(connection: &mut PgConnection) -> Result<BTreeSet<(String, Strin
 
 /// Refuses, with the remedy, what the server would refuse in the middle without one.
 async fn check_owner(connection: &mut PgConnection) -> Result<()> {
-    let stranger: Option<(String, String, String)> = sqlx::query_as(
-        "select current_user::text, pg_get_userbyid(nspowner)::text, format('grant %I to %I;', pg_get_userbyid(nspowner), current_user)
-         from pg_namespace where nspname = 'postrider' and not pg_has_role(nspowner, 'usage')",
+    let stranger: Option<(String, String, bool, String)> = sqlx::query_as(
+        "select current_user::text, o.rolname::text, o.rolsuper, format('grant %I to %I;', o.rolname, current_user)
+         from pg_namespace n join pg_roles o on o.oid = n.nspowner
+         where n.nspname = 'postrider' and not pg_has_role(n.nspowner, 'usage')",
     )
     .fetch_optional(connection)
     .await?;
-    stranger.map_or(Ok(()), |(user, owner, statement)| {
+    stranger.map_or(Ok(()), |(user, owner, is_superuser, statement)| {
         let missing = format!("has no rights on the schema postrider, which belongs to {owner:?}");
-        let whom = "an administrator, unless you can run `postrider init` as that role,".to_owned();
-        Err(Error::Rights { user, missing, whom, statement })
+        // To be a member of a superuser is to be one: not for this.
+        let (whom, statement) = if is_superuser {
+            ("that role", "postrider init".to_owned())
+        } else {
+            ("an administrator, unless you can run `postrider init` as that role,", statement)
+        };
+        Err(Error::Rights { user, missing, whom: whom.to_owned(), statement })
     })
 }
 

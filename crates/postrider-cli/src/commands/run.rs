@@ -1,5 +1,6 @@
 //! `postrider run`: carries events until it is told to stop.
 
+mod attention;
 mod begun;
 mod durability;
 mod once;
@@ -13,14 +14,15 @@ use postrider_relay::units::Span;
 use postrider_relay::{Relay, RelayError};
 use tokio::sync::{oneshot, watch};
 
-use self::signals::{Signal, Signals};
+use self::attention::Attention;
+use self::signals::Signal;
+pub(crate) use self::signals::Signals;
 use crate::config::{self, Config, HttpSettings, Overrides, Source};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::http::{self, Limits, Serving};
 use crate::logging;
-use crate::notify::Supervisor;
 
 /// Carry events to the sinks until told to stop
 ///
@@ -45,47 +47,45 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let config = config::load(&self.source, &self.overrides)?;
-        set_logs(&config)?;
-        state(&config);
-        has_sinks(&config)?;
-        durability::require(&config.relay.sinks).await?;
-        begun::warn(&config, &self.overrides).await;
+    /// `signals` are heard from the first moment on: what is done before the relay works takes its time too.
+    pub(crate) async fn run(self, signals: Signals, json: bool) -> Result<Exit, Failure> {
+        let mut attention = Attention::new(signals);
+        let Some(config) = attention.during(self.prepare(), || true).await else {
+            return Ok(if self.once { Exit::Failed } else { Exit::Fine });
+        };
+        let config = config?;
         if self.once {
-            return once::run(config, self.patience.0, json).await;
+            return once::run(config, self.patience.0, attention.signals, json).await;
         }
-        // Before anything that takes time: a signal from here on is an orderly end.
-        let mut signals = Signals::listen()?;
         http::start_counting();
         let mut relay = Relay::start(config.relay.clone()).map_err(failure)?;
         let (close, closed) = oneshot::channel::<()>();
         let (limits, shown) = watch::channel(limits(&config));
         let serving = serve(&config, &relay, shown, closed).await?;
         let fixed = Fixed::of(&config);
-        let supervisor = Supervisor::from_env();
-        supervisor.ready();
+        attention.supervisor.ready();
         let watcher = relay.watcher();
+        let is_alive = || http::is_alive(&watcher());
         let ended = loop {
             let signal = tokio::select! {
-                signal = signals.next() => signal,
+                signal = attention.next(is_alive) => signal,
                 error = relay.ended() => break Some(error),
-                () = supervisor.keep_watchdog(|| http::is_alive(&watcher())), if supervisor.has_watchdog() => continue,
             };
-            match signal {
-                Signal::Stop => break None,
-                Signal::Reload => {
-                    supervisor.reloading();
-                    self.reload(&mut relay, &limits, &fixed).await;
-                    supervisor.ready();
-                }
+            if signal == Signal::Stop {
+                break None;
             }
+            attention.supervisor.reloading();
+            let reload = self.reload(&mut relay, &limits, &fixed);
+            if attention.during(reload, is_alive).await.is_none() {
+                break None;
+            }
+            attention.supervisor.ready();
         };
-        supervisor.stopping();
+        attention.supervisor.stopping();
         tracing::info!(
             "stopping: what was sent is settled and the lanes are handed back; another signal ends it at once"
         );
-        let is_settled = relay.stop_or(signals.second()).await;
+        let is_settled = relay.stop_or(attention.signals.second()).await;
         drop(close);
         if let Some(Serving { task, .. }) = serving {
             let _ = task.await;
@@ -95,6 +95,17 @@ impl Run {
             None => Ok(Exit::Failed),
             Some(error) => Err(failure(error)),
         }
+    }
+
+    /// The configuration, and whether it can be worked with.
+    async fn prepare(&self) -> Result<Config, Failure> {
+        let config = config::load(&self.source, &self.overrides)?;
+        set_logs(&config)?;
+        state(&config);
+        has_sinks(&config)?;
+        durability::require(&config.relay.sinks).await?;
+        begun::warn(&config, &self.overrides).await;
+        Ok(config)
     }
 
     /// Reads the configuration again. Answers what only a restart would take.

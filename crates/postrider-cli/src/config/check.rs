@@ -59,6 +59,7 @@ impl Checker<'_> {
     /// Relations and bounds.
     pub(crate) fn relations(&mut self, file: &File) {
         self.log(file);
+        self.longest(file);
         let memory = file.relay.memory_limit;
         self.must(memory.0 >= LEAST_MEMORY, &[&["relay", "memory_limit"]], || {
             format!("`relay.memory_limit` is {memory}; a relay needs at least {}", Size(LEAST_MEMORY))
@@ -87,6 +88,30 @@ impl Checker<'_> {
         self.exclusive(file);
         self.tables(file);
         self.outbox(file);
+    }
+
+    /// Beyond these it is a slip of the unit.
+    fn longest(&mut self, file: &File) {
+        const HOUR: Duration = Duration::from_hours(1);
+        const DAY: Duration = Duration::from_hours(24);
+        const YEAR: Duration = Duration::from_hours(24 * 365);
+        let mut spans = vec![
+            (vec!["log", "lease"], file.log.lease, HOUR),
+            (vec!["log", "patience"], file.log.patience, HOUR),
+            (vec!["relay", "drain"], file.relay.drain, DAY),
+            (vec!["alerts", "lag"], file.alerts.lag, YEAR),
+            (vec!["alerts", "stuck"], file.alerts.stuck, YEAR),
+        ];
+        for (name, sink) in &file.sinks {
+            let retry = &sink.feed.retry;
+            spans.push((vec!["sinks", name, "retry", "first"], retry.first, YEAR));
+            spans.push((vec!["sinks", name, "retry", "max"], retry.max, YEAR));
+        }
+        for (path, span, most) in spans {
+            self.must(span.0 <= most, &[&path], || {
+                format!("`{}` ({span}) must not be longer than {}", path.join("."), Span(most))
+            });
+        }
     }
 
     fn log(&mut self, file: &File) {

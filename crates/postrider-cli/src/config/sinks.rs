@@ -244,6 +244,8 @@ pub(crate) fn from_word(word: &str, place: &Place) -> Result<Entry, String> {
         forms.filter(|shown| !shown.is_empty()).collect::<Vec<_>>().join(", ")
     };
     let Some(form) = PLACES.iter().find(|form| form.word == first) else {
+        // What comes before the first colon may be more than a word, with a password in it.
+        let first = first.split("//").next().unwrap_or(first);
         return Err(match hint::nearest(first, PLACES.iter().map(|form| form.word)) {
             Some(known) => format!("there is no sink `{first}`; did you mean `{known}`?"),
             None => format!("there is no sink `{first}`; this build has {}", forms()),

@@ -179,3 +179,20 @@ async fn a_dead_event_has_no_next_attempt() {
     assert!(!shown(&dead).contains("next attempt") && shown(&waiting).contains("next attempt"));
     assert!(on(&database, &["dead", "show", &dead, "--json"]).expect(0).json()["next_attempt_at"].is_null());
 }
+
+#[tokio::test]
+async fn an_attempt_that_is_thousands_of_years_away_is_shown() {
+    let database = installed().await;
+    create_sink(&database, "web").await;
+    let id = park(&database, "web", "a", "1", "waiting").await;
+    for when in ["12000-03-01", "infinity"] {
+        run(&database, format!("update postrider.parked set next_attempt_at = '{when}'")).await;
+        for words in [
+            &["dead", "list", "--parked"][..],
+            &["dead", "show", &id],
+            &["dead", "list", "--parked", "--json"],
+        ] {
+            on(&database, words).expect(0);
+        }
+    }
+}

@@ -195,6 +195,22 @@ async fn a_file_that_cannot_be_opened_is_told_before_the_first_event() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// A rollout with a wrong address must not become ready.
+#[tokio::test]
+async fn a_broker_that_cannot_be_reached_is_told_before_the_first_event() {
+    let database = empty_database().await;
+    End::of(&mut postrider_on(&database.url(), &["init"])).expect(0);
+    let words = ["run", "--to", "redis://127.0.0.1:1", "--listen", "127.0.0.1:0", "--log-format", "json"];
+    let mut relay = Relay::start(&mut postrider_on(&database.url(), &words));
+    let address = relay.address();
+    let health = until(address, "/readyz", |code, body| {
+        assert_ne!(code, 200, "nobody knows whether it is there: {body}");
+        body.contains("refused")
+    });
+    assert!(health.contains("redis"), "{health}");
+    relay.stop();
+}
+
 #[tokio::test]
 async fn a_port_that_is_taken_may_come_free_and_an_address_of_others_does_not() {
     let database = empty_database().await;

@@ -1,5 +1,7 @@
 //! `postrider run` as the one who deploys it sees it.
 
+mod attention;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -78,3 +78,30 @@ async fn in_connections_that_work() {
     let url = database.url().replace("postgres@", "postgres:c4n4ry@");
     assert_silent(&mut postrider_on(&url, &["init"]), 0);
 }
+
+#[test]
+fn in_addresses_of_brokers() {
+    for place in ["redis//me:c4n4ry@127.0.0.1", "redis:me:c4n4ry@127.0.0.1", "rabbit://me:c4n4ry@127.0.0.1"] {
+        assert_silent(&mut postrider(&["run", "--to", place]), 64);
+    }
+}
+
+/// For NATS a user without a password is a token.
+#[test]
+fn in_the_configuration_that_is_shown() {
+    for place in
+        ["nats://c4n4ry@127.0.0.1:4222", "nats://me:c4n4ry@127.0.0.1:4222", "tls://c4n4ry@h,tls://c4n4ry@i"]
+    {
+        for json in [None, Some("--json")] {
+            let mut words = vec!["config", "show", "--config", "PATH"];
+            words.extend(json);
+            let path = std::env::temp_dir().join(format!("postrider-secrets-{}.yaml", std::process::id()));
+            std::fs::write(&path, format!("sinks:\n  a: {{ nats: {{ url: \"{place}\", stream: S }} }}\n"))
+                .unwrap();
+            words[3] = path.to_str().unwrap();
+            let mut command = postrider(&words);
+            assert_silent(&mut command, 0);
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}

@@ -55,9 +55,14 @@ impl Pipeline {
     }
 
     /// Nothing, to see whether the sink can be opened at all. Not in the place of one that has the lanes.
-    fn opening(&self) -> Option<Work> {
+    pub(super) fn opening(&self) -> Option<Work> {
         let outlet = self.outlet.as_ref()?;
         (outlet.is_to_be_opened() && !self.reader.tenures().is_empty()).then(|| Work::Log(Vec::new()))
+    }
+
+    /// Whether that is being looked at, or is next.
+    pub(super) fn is_opening(&self) -> bool {
+        self.opening().is_some() || self.sending.as_ref().is_some_and(|sending| sending.seqs.is_empty())
     }
 
     fn next_work(&mut self) -> Option<Work> {
@@ -107,6 +112,7 @@ impl Pipeline {
         let Delivery { outlet, work, delivered } = delivery;
         self.outlet = Some(outlet);
         self.sending = None;
+        let is_awaited = !work.records().is_empty();
         if !delivered.sent.is_empty() {
             self.telemetry.delivery(delivered.took);
             self.telemetry.dropped(delivered.dropped);
@@ -120,7 +126,7 @@ impl Pipeline {
             Work::Parked(due) => self.on_retried(&due, delivered.sent),
         }
         match delivered.unavailable {
-            Some(unavailable) => self.on_unavailable(&unavailable),
+            Some(unavailable) => self.on_unavailable(&unavailable, is_awaited),
             None => self.failures = 0,
         }
     }
@@ -183,7 +189,7 @@ impl Pipeline {
         Fate::Parked(Box::new(ToPark { record: record.clone(), refused }))
     }
 
-    fn on_unavailable(&mut self, unavailable: &Unavailable) {
+    fn on_unavailable(&mut self, unavailable: &Unavailable, is_awaited: bool) {
         self.failures = self.failures.saturating_add(1);
         self.telemetry.unavailable(unavailable.kind);
         let pause = backoff::pause(&backoff::RECONNECT, self.failures);
@@ -192,14 +198,19 @@ impl Pipeline {
         let reason = chain(&*unavailable.source);
         let what = unavailable.kind.policy().what;
         let advice = unavailable.kind.policy().advice;
-        tracing::warn!(
-            sink = self.settings.name,
-            what,
-            reason,
-            advice,
-            attempt = self.failures,
-            "the sink is unavailable"
-        );
+        let is_news = self.failures == 1
+            || !matches!(self.face.state(), State::Waiting { reason: before, .. } if before == reason);
+        // Where nothing waits for it, once is enough.
+        if is_awaited || is_news {
+            tracing::warn!(
+                sink = self.settings.name,
+                what,
+                reason,
+                advice,
+                attempt = self.failures,
+                "the sink is unavailable"
+            );
+        }
         self.face.set(State::Waiting { kind: unavailable.kind, reason, attempt: self.failures });
     }
 }

@@ -77,7 +77,7 @@ impl Desk {
     }
 }
 
-pub(super) fn news(desk: Desk, holder: Holder, lanes: Vec<i16>) -> Running {
+pub(super) fn news(desk: Desk, holder: Holder, lanes: Vec<i16>, strict: bool) -> Running {
     within(desk.patience, async move {
         let mut connection = desk.pool.acquire().await?;
         let paused = sqlx::query_scalar("select paused_at is not null from postrider.sinks where sink = $1")
@@ -85,6 +85,9 @@ pub(super) fn news(desk: Desk, holder: Holder, lanes: Vec<i16>) -> Running {
             .fetch_optional(&mut *connection)
             .await?;
         let Some(paused) = paused else { return Ok(Errand::Forgotten) };
+        if !strict {
+            parking::release(&mut connection, holder, &lanes).await?;
+        }
         let due_in = parking::due_in(&mut connection, holder, &lanes).await?;
         Ok(Errand::News { paused, due_in })
     })

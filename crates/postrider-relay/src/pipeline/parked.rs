@@ -52,6 +52,8 @@ pub(super) struct Retries {
     connection: Option<Uuid>,
     /// Whether what was fetched is being tried.
     trying: bool,
+    /// Whether something that was due could not be sent.
+    owing: bool,
 }
 
 impl Default for Retries {
@@ -65,6 +67,7 @@ impl Default for Retries {
             failures: 0,
             connection: None,
             trying: false,
+            owing: false,
         }
     }
 }
@@ -101,6 +104,11 @@ impl Retries {
         }
         self.trying = true;
         Some(due)
+    }
+
+    /// Whether something is due, as far as is known.
+    pub(super) fn is_owing(&self) -> bool {
+        self.owing || self.has_due()
     }
 
     /// How many were tried whose outcome is not stored yet.
@@ -172,7 +180,7 @@ impl Pipeline {
         } else if now >= self.retries.news_at {
             self.retries.news_at = now + NEWS;
             let lanes = self.retry_lanes().into_keys().collect();
-            self.errand = Some(errand::news(desk, holder, lanes));
+            self.errand = Some(errand::news(desk, holder, lanes, self.is_strict()));
         } else if !self.retries.is_busy()
             && self.paused == Some(false)
             && self.retries.look_at.is_some_and(|at| now >= at)
@@ -230,6 +238,7 @@ impl Pipeline {
                 self.retries.due = due;
             }
             Ok(Errand::NothingDue { due_in }) => {
+                self.retries.owing = false;
                 self.reader.keep(BTreeSet::new());
                 self.retries.look_in(due_in);
             }
@@ -282,6 +291,7 @@ impl Pipeline {
     /// Parked events were tried again.
     pub(super) fn on_retried(&mut self, due: &[Due], sent: Vec<Sent>) {
         self.retries.trying = false;
+        self.retries.owing = sent.iter().any(|sent| matches!(sent, Sent::Unsent));
         for (due, sent) in due.iter().zip(sent) {
             let outcome = match sent {
                 Sent::Delivered => {

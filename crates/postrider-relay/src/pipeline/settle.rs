@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use postrider::log::parking::{Refused, ToPark};
 use postrider::log::{self, Error};
+use uuid::Uuid;
 
 use super::Pipeline;
 use super::deliver::chain;
@@ -56,14 +57,35 @@ impl OnItsWay {
     }
 }
 
+/// Why a settlement was not stored.
+#[derive(Debug)]
+pub(super) struct Unstored {
+    pub(super) reason: String,
+    /// What it went through: the reader has another one before anything is settled again.
+    connection: Option<Uuid>,
+}
+
 /// A settlement that has come back.
 pub(super) struct Settled {
     settling: Settling,
     begun: Instant,
+    /// What it went through.
+    connection: Option<Uuid>,
     result: log::error::Result<log::Settled>,
 }
 
 impl Pipeline {
+    /// A settlement that failed is nobody's concern any more once nothing is left of it to be settled here: others have its lanes, or
+    /// what it spoke of is stored after all.
+    pub(super) fn get_over_trouble(&mut self) {
+        let reader = &self.reader;
+        let Some(trouble) = &self.trouble else { return };
+        let is_anew = reader.connection().is_some_and(|now| Some(now) != trouble.connection);
+        if is_anew && (reader.lanes().is_empty() || reader.settled_position().is_some()) {
+            self.trouble = None;
+        }
+    }
+
     pub(super) fn start_settling(&mut self) {
         if self.settling.is_some() || !self.window.can_settle() {
             return;
@@ -76,17 +98,17 @@ impl Pipeline {
         let strict = self.is_strict();
         let (settlement, settling) = self.window.settlement(strict);
         self.parking = settlement.parking.events.iter().map(OnItsWay::new).collect();
-        let settler = self.reader.settler();
+        let (settler, connection) = (self.reader.settler(), self.reader.connection());
         let begun = Instant::now();
         self.settlements.last = begun;
         self.settling = Some(Box::pin(async move {
             let result = settler.settle(settlement).await;
-            Settled { settling, begun, result }
+            Settled { settling, begun, connection, result }
         }));
     }
 
     pub(super) fn on_settled(&mut self, settled: Settled) -> log::error::Result<()> {
-        let Settled { settling, begun, result } = settled;
+        let Settled { settling, begun, connection, result } = settled;
         let parks = !self.parking.is_empty();
         for key in self.parking.iter().filter_map(|event| event.key.as_deref()) {
             self.held.on_parked(key);
@@ -113,7 +135,8 @@ impl Pipeline {
                 tracing::warn!(sink = self.settings.name, %error, "what was delivered could not be settled; it is read again, and not sent again");
                 // Also an orderly takeover ends here.
                 if !matches!(error, Error::LeaseLost { .. } | Error::ConnectionLost { .. }) {
-                    self.trouble = Some(format!("what was delivered cannot be settled: {}", chain(&error)));
+                    let reason = format!("what was delivered cannot be settled: {}", chain(&error));
+                    self.trouble = Some(Unstored { reason, connection });
                 }
                 self.forget_lost();
                 // Whatever the reader thinks: what was to be parked with it must not be passed over.

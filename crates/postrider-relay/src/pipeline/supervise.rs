@@ -245,10 +245,12 @@ impl Pipeline {
                 .reader
                 .trouble()
                 .map(|trouble| trouble.to_string())
-                .or_else(|| self.trouble.clone())
+                .or_else(|| self.trouble.as_ref().map(|trouble| trouble.reason.clone()))
             {
                 Some(reason) => State::Disconnected { reason },
                 None if lanes.is_empty() => State::Standby,
+                // Nobody knows yet whether the sink is there.
+                None if matches!(self.face.state(), State::Starting) && self.is_opening() => State::Starting,
                 None => State::Running,
             },
         };

@@ -162,3 +162,32 @@ async fn a_paused_sink_waits_and_goes_on() {
     probe.wait_for(2).await;
     relay.stop().await;
 }
+
+/// What waited behind something when the ordering was strict does not wait any longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn relaxed_ordering_releases_what_strict_ordering_held() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let probe = Probe::answering(
+        |message| {
+            if message.record.r#type == "bad" { Answer::Refuse } else { Answer::Take }
+        },
+    );
+    let retry = Retry { max_attempts: 1, ..Retry::default() };
+    let strict = SinkSettings { retry, ..sink("probe", probe.target()) };
+    let relaxed = SinkSettings { ordering: Ordering::Relaxed, ..strict.clone() };
+    let relay = start(&database, vec![strict]);
+    for event in ["bad", "a2", "a3"] {
+        emit(&mut writer, event, Some("a")).await;
+    }
+    until(&mut writer, "select count(*) = 2 from postrider.parked where state = 'behind'").await;
+    relay.stop().await;
+    assert_eq!(probe.count(), 0);
+
+    let relay = start(&database, vec![relaxed]);
+    let types: Vec<String> = probe.wait_for(2).await.into_iter().map(|taken| taken.r#type).collect();
+    assert_eq!(types, ["a2", "a3"], "in the order in which they were parked");
+    until(&mut writer, "select array_agg(state) = '{dead}' from postrider.parked").await;
+    relay.stop().await;
+    assert_eq!(probe.count(), 2);
+}

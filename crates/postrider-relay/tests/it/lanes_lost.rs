@@ -1,5 +1,7 @@
 //! Lanes that go to another reader and come back, step by step: what was read, fetched or known before must not count after it.
 
+mod got_over;
+
 use std::time::{Duration, Instant};
 
 use postrider::log::{Reader, ReaderOptions, Start};

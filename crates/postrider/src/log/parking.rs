@@ -251,6 +251,38 @@ pub(super) async fn lock(connection: &mut PgConnection, sink: i32) -> Result<()>
     Ok(())
 }
 
+/// Nothing waits behind anything any more in these lanes, as far as they are still held: for `ordering: relaxed`, where a relay with
+/// `ordering: strict` was at work before.
+pub async fn release(connection: &mut PgConnection, holder: Holder, lanes: &[i16]) -> Result<()> {
+    let any: bool = sqlx::query_scalar(
+        "select exists (select from unnest($2::smallint[]) as l (lane)
+             cross join lateral (select from postrider.parked p
+                 where p.sink = $1 and p.lane = l.lane and p.state = 'behind' limit 1) p)",
+    )
+    .bind(holder.sink)
+    .bind(lanes)
+    .fetch_one(&mut *connection)
+    .await?;
+    if !any {
+        return Ok(());
+    }
+    let mut transaction = connection.begin().await?;
+    lock(&mut transaction, holder.sink).await?;
+    // All at the same moment: then they are tried in the order in which they were parked.
+    sqlx::query(
+        "update postrider.parked p set state = 'waiting', next_attempt_at = now()
+         from postrider.leases l
+         where l.sink = $1 and l.owner = $2 and l.lane = any ($3) and p.sink = l.sink and p.lane = l.lane and p.state = 'behind'",
+    )
+    .bind(holder.sink)
+    .bind(holder.reader)
+    .bind(lanes)
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
 /// The first event of each of these keys, by destination, goes next, if it only waited behind another one.
 pub(super) async fn promote(
     connection: &mut PgConnection,

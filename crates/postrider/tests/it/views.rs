@@ -334,3 +334,19 @@ async fn no_view_walks_the_log() {
         touched(&database, view).await;
     }
 }
+
+/// A progress row has all lanes of its epoch: it is taken apart once, however many there are.
+#[tokio::test]
+async fn the_cursors_of_many_lanes_cost_no_more_than_their_number() {
+    let database = database().await;
+    let reader = Hand::open(&database).await;
+    let mut connection = database.connect().await.unwrap();
+    let plan = explain(&mut connection, "cursors").await;
+    let mut loops = nodes(&plan)
+        .into_iter()
+        .filter(|node| node["Node Type"] == "Function Scan")
+        .map(|node| node["Actual Loops"].as_f64().unwrap());
+    assert!(loops.all(|loops| loops < 2.0), "{plan}");
+    assert_eq!(count(&mut connection, "postrider.cursors").await, 16);
+    drop(reader);
+}

@@ -26,8 +26,12 @@ const STEP: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Delivers everything that is committed when it starts.
-pub(super) async fn run(config: Config, patience: Duration, as_json: bool) -> Result<Exit, Failure> {
-    let mut signals = Signals::listen()?;
+pub(super) async fn run(
+    config: Config,
+    patience: Duration,
+    mut signals: Signals,
+    as_json: bool,
+) -> Result<Exit, Failure> {
     // What is asked has large plans over little data.
     let database = config.relay.database.clone().map(|options| options.options([("jit", "off")]));
     let mut connection = tokio::select! {

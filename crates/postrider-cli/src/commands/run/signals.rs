@@ -16,14 +16,15 @@ pub(super) enum Signal {
     Reload,
 }
 
-pub(super) struct Signals {
+/// Once this is there, none of them ends the process by itself.
+pub(crate) struct Signals {
     terminate: unix::Signal,
     interrupt: unix::Signal,
     hangup: unix::Signal,
 }
 
 impl Signals {
-    pub(super) fn listen() -> Result<Self, Failure> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
         let listen = |kind| unix::signal(kind).map_err(|error| Failure::new(Exit::Failed, error));
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,

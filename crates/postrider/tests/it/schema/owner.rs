@@ -146,3 +146,17 @@ async fn role_names_may_be_anything() {
     drop(connection);
     drop_roles(&database, &[names(&install), vec![owner]].concat()).await;
 }
+
+/// To be a member of a superuser is to be one: nobody is advised to make somebody that.
+#[tokio::test]
+async fn a_stranger_is_not_advised_to_become_a_superuser() {
+    let (database, stranger) = owned(Version::default(), "nocreaterole").await;
+    let mut admin = database.connect().await.unwrap();
+    sqlx::raw_sql("create schema postrider").execute(&mut admin).await.unwrap();
+    let mut connection = connect_as(&database, &stranger).await;
+    let said = schema::install(&mut connection, &Install::default()).await.unwrap_err().to_string();
+    assert!(!said.contains("grant"), "{said}");
+    assert!(said.ends_with("which belongs to \"postgres\"; let that role run:\npostrider init"), "{said}");
+    drop(connection);
+    drop_roles(&database, &[stranger]).await;
+}

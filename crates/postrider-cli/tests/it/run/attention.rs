@@ -1,0 +1,146 @@
+//! Whatever a relay is busy with, signals are heard and the watchdog is fed.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::{fs, thread};
+
+use super::*;
+
+const NULL: &str = "sinks:\n  a: { null: {} }\n";
+
+/// A server that lets everybody in and says nothing.
+struct Mute(TcpListener);
+
+impl Mute {
+    fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    /// Sinks of which something is required that it does not answer.
+    fn sinks(&self, count: usize) -> String {
+        let address = self.0.local_addr().unwrap();
+        let sink =
+            |n| format!("  s{n}: {{ redis: {{ url: \"redis://{address}\" }}, require_durability: B }}\n");
+        format!("sinks:\n{}", (0..count).map(sink).collect::<String>())
+    }
+
+    /// Waits until somebody has come for each of them.
+    fn visitors(&self, count: usize) -> Vec<TcpStream> {
+        (0..count).map(|_| self.0.accept().unwrap().0).collect()
+    }
+}
+
+/// What systemd hears.
+struct Systemd {
+    socket: UnixDatagram,
+    path: String,
+}
+
+impl Systemd {
+    fn new(world: &World) -> Self {
+        let path = world.path("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { socket, path }
+    }
+
+    fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("NOTIFY_SOCKET", &self.path).env("WATCHDOG_USEC", "1000000")
+    }
+
+    fn next(&self) -> String {
+        let mut buffer = [0; 256];
+        let length = self.socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    }
+
+    fn until(&self, wanted: &str) {
+        while !self.next().starts_with(wanted) {}
+    }
+}
+
+fn spawn(world: &World, systemd: &Systemd, config: &str, stdout: Stdio) -> Relay {
+    let log = fs::File::create(world.path("log")).unwrap();
+    let mut command = world.postrider(&["run", "--listen", "off", "--config", config]);
+    let child = systemd.over(&mut command).stdout(stdout).stderr(log).spawn().unwrap();
+    Relay { child, log: world.path("log").into() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_that_takes_its_time_keeps_neither_the_watchdog_nor_a_signal_waiting() {
+    let (world, mute) = (World::new().await, Mute::new());
+    let systemd = Systemd::new(&world);
+    let relay = spawn(&world, &systemd, &world.configure(NULL), Stdio::null());
+    systemd.until("READY=1");
+    world.configure(&mute.sinks(3));
+    relay.signal(Signal::HUP);
+    systemd.until("RELOADING=1");
+    let _visitors = mute.visitors(3);
+    for _ in 0..2 {
+        assert_eq!(systemd.next(), "WATCHDOG=1", "{}", relay.said());
+    }
+    relay.signal(Signal::TERM);
+    let heard = std::iter::repeat_with(|| systemd.next()).find(|heard| heard != "WATCHDOG=1");
+    assert_eq!(heard.as_deref(), Some("STOPPING=1"), "{}", relay.said());
+    assert_eq!(relay.end(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_say_nothing_do_not_hold_up_a_reload_for_ever() {
+    let (world, mute) = (World::new().await, Mute::new());
+    let systemd = Systemd::new(&world);
+    let relay = spawn(&world, &systemd, &world.configure(NULL), Stdio::null());
+    systemd.until("READY=1");
+    world.configure(&mute.sinks(3));
+    relay.signal(Signal::HUP);
+    let _visitors = mute.visitors(3);
+    relay.until_said("the new configuration is in effect");
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_are_heard_while_a_reload_drains_a_sink_that_hangs() {
+    let world = World::new().await;
+    let systemd = Systemd::new(&world);
+    // More than a pipe holds.
+    emit(&mut world.connect().await, 5000).await;
+    let config = world.configure("relay: { drain: 1h }\nsinks:\n  a: { stdout: {}, start: earliest }\n");
+    let mut relay = spawn(&world, &systemd, &config, Stdio::piped());
+    let pipe = relay.child.stdout.take().unwrap();
+    until("the pipe is full", || rustix::io::ioctl_fionread(&pipe).unwrap() > 60_000);
+    world.configure(&format!("relay: {{ drain: 1h }}\n{NULL}"));
+    relay.signal(Signal::HUP);
+    systemd.until("RELOADING=1");
+    systemd.until("WATCHDOG=1");
+    relay.signal(Signal::TERM);
+    relay.until_said("stopping: what was sent");
+    // Sooner would be the same wish.
+    thread::sleep(Duration::from_millis(300));
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end(), 1);
+    assert_eq!(readers(&mut world.connect().await).await, 0, "it handed its lanes back");
+}
+
+/// Somebody may ask for a reload before there is anything to reload, and may change their mind.
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_are_heard_while_it_starts() {
+    let (world, mute) = (World::new().await, Mute::new());
+    let systemd = Systemd::new(&world);
+    let mut relay = spawn(&world, &systemd, &world.configure(&mute.sinks(1)), Stdio::null());
+    let _visitors = mute.visitors(1);
+    relay.signal(Signal::HUP);
+    world.configure(NULL);
+    systemd.until("READY=1");
+    systemd.until("RELOADING=1");
+    systemd.until("READY=1");
+    assert!(relay.child.try_wait().unwrap().is_none());
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end(), 0);
+
+    let relay = spawn(&world, &systemd, &world.configure(&mute.sinks(1)), Stdio::null());
+    let _visitors = mute.visitors(1);
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end(), 0);
+}
