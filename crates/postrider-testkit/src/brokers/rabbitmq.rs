@@ -170,6 +170,16 @@ impl Broker<RabbitMq> {
         Process::find(pid.trim().parse()?).with_context(|| format!("node {node} is not running"))
     }
 
+    /// `rabbitmqctl` for this server, as one would type it.
+    pub fn control_line(&self) -> String {
+        let wanted =
+            ["HOME", "RABBITMQ_NODENAME", "ERL_EPMD_PORT", "ERL_EPMD_ADDRESS", "RABBITMQ_CONF_ENV_FILE"];
+        let environment = RabbitMq::environment(self.place());
+        let settings = environment.iter().filter(|(name, _)| wanted.contains(name));
+        let settings: Vec<String> = settings.map(|(name, value)| format!("{name}={value}")).collect();
+        format!("env {} {PROGRAMS}/rabbitmqctl -q", settings.join(" "))
+    }
+
     /// What `rabbitmqctl` says to a command, as text.
     pub async fn control<S: Into<String>>(&self, words: impl IntoIterator<Item = S>) -> Result<String> {
         let (service, place) = (self.service(), self.place());
