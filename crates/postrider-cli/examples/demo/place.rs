@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -24,6 +25,9 @@ const TRACKER: &str = include_str!("tracker.sql");
 
 /// What is captured of it.
 const TABLES: &str = include_str!("tables.yaml");
+
+/// So many were made: tests make several.
+static PLACES: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Place {
     server: PostgresServer,
@@ -62,7 +66,8 @@ impl Place {
         tell(screen, "init", prepare(&mut init, &url)).await?;
         let pool = PgPoolOptions::new().max_connections(WRITERS + 2).connect(&url).await?;
         sqlx::raw_sql(TRACKER).execute(&pool).await?;
-        let folder = Run::current()?.dir().join(format!("demo-{}", std::process::id()));
+        let number = PLACES.fetch_add(1, Ordering::Relaxed);
+        let folder = Run::current()?.dir().join(format!("demo-{}-{number}", std::process::id()));
         fs::create_dir(&folder)?;
         let place = Self { server, url, pool, folder, postrider, brokers };
         fs::write(place.folder.join("postrider.yaml"), place.configuration()?)?;

@@ -39,15 +39,16 @@ pub(super) struct Name {
 }
 
 impl Connection {
-    /// Connects, to the server that is configured or to another node of its cluster. What the server may still find of `old` in its
+    /// Connects, to a server that is configured or to another node of its cluster. What the server may still find of `old` in its
     /// sockets must not come behind what is sent from now on, so that connection is ended over there first.
     pub(super) async fn open(
         config: &RedisConfig,
+        server: &str,
         node: Option<&Address>,
         old: Option<&Name>,
     ) -> Result<Self, Unavailable> {
         let patience = config.timeout.0;
-        let client = client(config, node)?;
+        let client = client(config, server, node)?;
         let how = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(patience))
             .set_response_timeout(Some(patience));
@@ -102,12 +103,10 @@ impl Connection {
     }
 }
 
-fn client(config: &RedisConfig, node: Option<&Address>) -> Result<Client, Unavailable> {
+fn client(config: &RedisConfig, server: &str, node: Option<&Address>) -> Result<Client, Unavailable> {
     let missing = |why: String| Unavailable::new(UnavailableKind::Missing, why);
     // The parser's own words may repeat the address.
-    let info = config
-        .url
-        .as_str()
+    let info = server
         .into_connection_info()
         .map_err(|_| missing("the address is none of Redis: write redis://HOST:PORT".to_owned()))?;
     let info = match node {

@@ -10,6 +10,8 @@ use crate::sink::{Message, Unavailable, UnavailableKind};
 
 /// Connections that are ready. The key of the configured server's own is `None`.
 pub(super) struct Nodes {
+    /// The address that let us in, with user and password.
+    server: String,
     connections: HashMap<Option<Address>, Connection>,
     /// The largest value that the server takes.
     pub(super) largest: u64,
@@ -19,10 +21,20 @@ pub(super) struct Nodes {
 pub(super) type Names = HashMap<Option<Address>, Name>;
 
 impl Nodes {
-    /// Connects to the configured server.
+    /// Connects to the first configured server that lets it.
     pub(super) async fn open(config: &RedisConfig, old: &Names) -> Result<Self, Unavailable> {
-        let first = Connection::open(config, None, old.get(&None)).await?;
-        Ok(Self { largest: first.largest, connections: HashMap::from([(None, first)]) })
+        let mut trouble = None;
+        for server in config.servers() {
+            match Connection::open(config, server, None, old.get(&None)).await {
+                Ok(first) => {
+                    let largest = first.largest;
+                    let connections = HashMap::from([(None, first)]);
+                    return Ok(Self { server: server.to_owned(), connections, largest });
+                }
+                Err(why) => trouble = Some(why),
+            }
+        }
+        Err(trouble.unwrap_or_else(|| Unavailable::new(UnavailableKind::Missing, "there is no address")))
     }
 
     /// Of these places of a batch, those that can be in one transaction: all, or, in a cluster, those whose streams are in one slot.
@@ -60,7 +72,8 @@ impl Nodes {
         match self.connections.entry(node) {
             Entry::Occupied(there) => Ok(there.into_mut()),
             Entry::Vacant(free) => {
-                let connection = Connection::open(config, free.key().as_ref(), old.get(free.key())).await?;
+                let connection =
+                    Connection::open(config, &self.server, free.key().as_ref(), old.get(free.key())).await?;
                 Ok(free.insert(connection))
             }
         }
@@ -75,7 +88,7 @@ impl Nodes {
         if let Some(slots) = slots {
             self.connections.clear();
             for node in slots.nodes() {
-                let connection = Connection::open(config, Some(node), None).await?;
+                let connection = Connection::open(config, &self.server, Some(node), None).await?;
                 self.connections.insert(Some(node.clone()), connection);
             }
         }
