@@ -1,10 +1,12 @@
 //! Redis, with `appendfsync always`. The bare loop sends pipelines of XADD, without a transaction.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use postrider_testkit::{Broker as Server, Redis};
-use redis::{Client, Pipeline};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Pipeline};
 use tokio::task::JoinSet;
 
 use crate::bare::{Bare, CONTENT_TYPE, TYPE};
@@ -42,7 +44,7 @@ impl Broker for Measured {
         // What was appended until now is not what the next one is to be charged for.
         self.0.ask(["BGREWRITEAOF"]).await?;
         while self.0.say(["INFO", "persistence"]).await?.contains("aof_rewrite_in_progress:1") {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
@@ -56,7 +58,7 @@ impl Broker for Measured {
         for mut messages in messages.split(variant.channels) {
             let (client, at_once) = (Client::open(self.url())?, variant.in_flight);
             publishers.spawn(async move {
-                let mut connection = client.get_multiplexed_async_connection().await?;
+                let mut connection = connection(&client).await?;
                 loop {
                     let mut pipeline = Pipeline::new();
                     for message in messages.by_ref().take(at_once) {
@@ -78,9 +80,16 @@ impl Broker for Measured {
     }
 }
 
+/// As patient as the sink's.
+async fn connection(client: &Client) -> Result<MultiplexedConnection> {
+    let patience = Some(Duration::from_secs(10));
+    let how = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+    Ok(client.get_multiplexed_async_connection_with_config(&how).await?)
+}
+
 impl Listener for Measured {
     async fn listen(&self, heard: Heard) -> Result<()> {
-        let mut connection = Client::open(self.url())?.get_multiplexed_async_connection().await?;
+        let mut connection = connection(&Client::open(self.url())?).await?;
         let mut last = "0-0".to_owned();
         loop {
             // Asked again and again: a connection that waits for the server could not be given up.
@@ -99,7 +108,7 @@ impl Listener for Measured {
                 heard.note(Self::NAME, fields.get("data").map_or(&[], Vec::as_slice));
             }
             if found.is_empty() {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
     }
