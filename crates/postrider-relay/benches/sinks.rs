@@ -1,8 +1,8 @@
 //! Brokers: how fast `postrider run` fills each, against what its own client can do at best and against a poller in Python; and what the
 //! others notice when one of them is down.
 //!
-//! `./dev bench sinks [--strict] [--quick] [NAME...]`, written to `target/bench/sinks.json`. NAME is part of a figure's name: `redis`,
-//! `nats`, `outage`. Every broker runs on the same cores, keeps what it confirms as well as one server can, and is emptied before each run.
+//! `./dev bench sinks [--strict] [--quick] [NAME...]`, written to `target/bench/sinks.json`. NAME is part of a figure's name: `rabbitmq`,
+//! `nats`, `redis`, `outage`. Every broker runs on the same cores, keeps what it confirms as well as one server can, and is emptied before each run.
 //! Ours is the real binary with its default settings over a backlog, started anew for each run; its time includes starting, connecting
 //! and handing the lanes back.
 
@@ -16,6 +16,8 @@ mod compare;
 mod nats;
 #[path = "sinks/outage.rs"]
 mod outage;
+#[path = "sinks/rabbitmq.rs"]
+mod rabbitmq;
 #[path = "sinks/redis.rs"]
 mod redis;
 #[path = "sinks/relay.rs"]
@@ -33,6 +35,8 @@ async fn main() -> Result<ExitCode> {
     let mut bench = Bench::from_arguments(std::env::args().skip(1))?;
     let server = PostgresServer::private(Version::V15, Settings::durable()).await?;
     print_facts(&server).await?;
+    compare::figures::<rabbitmq::Measured>(&server, &mut bench).await?;
+    rabbitmq::unroutable(&server, &mut bench).await?;
     compare::figures::<redis::Measured>(&server, &mut bench).await?;
     compare::figures::<nats::Measured>(&server, &mut bench).await?;
     outage::figures(&server, &mut bench).await?;

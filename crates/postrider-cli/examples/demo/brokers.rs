@@ -68,7 +68,7 @@ impl Running {
     pub(crate) async fn start(kind: Kind) -> Result<Self> {
         Ok(match kind {
             Kind::RabbitMq => {
-                let broker = Broker::private(RabbitMq::new()).await?;
+                let broker = Broker::private(RabbitMq::old()).await?;
                 let definitions = broker.place().write("demo.json", QUEUE)?;
                 broker.control(["import_definitions", &definitions.to_string_lossy()]).await?;
                 Self::RabbitMq(broker)

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::compare::Broker;
 use crate::relay::Relay;
-use crate::{backlog, nats, redis};
+use crate::{backlog, nats, rabbitmq, redis};
 
 const RATE: u32 = 3_000;
 /// Events of a transaction. Each alone would measure the disk.
@@ -51,6 +51,11 @@ impl Heard {
             let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
             delays.entry(broker).or_default().push((at, now - at));
         }
+    }
+
+    /// How many events were read from a broker.
+    fn count(&self, broker: &str) -> usize {
+        self.delays.lock().unwrap_or_else(PoisonError::into_inner).get(broker).map_or(0, Vec::len)
     }
 
     /// Medians of a broker's delays in each phase.
@@ -99,8 +104,9 @@ pub(crate) async fn figures(server: &PostgresServer, bench: &mut Bench) -> Resul
     let phase = Duration::from_secs(u64::from(bench.size(30, 4)));
     let database = backlog::empty(server).await?;
     let mut stage = Stage::new();
-    let down = stage.add::<redis::Measured>().await?;
+    let down = stage.add::<rabbitmq::Measured>().await?;
     stage.add::<nats::Measured>().await?;
+    stage.add::<redis::Measured>().await?;
     let host = Relay::new(&database)?;
     let mut relay = host.start(&stage.sinks, &[])?;
     let Stage { heard, mut listeners, names, .. } = stage;
@@ -120,12 +126,18 @@ pub(crate) async fn figures(server: &PostgresServer, bench: &mut Bench) -> Resul
     let (produced, outage) = tokio::join!(load, outage);
     let ended = begin.elapsed();
     let (killed, revived) = outage?;
-    produced?;
+    let produced = produced?;
     ensure!(relay.try_wait()?.is_none(), "the relay has ended");
     let until = |one: Duration, other: Duration| (one.as_secs_f64() * 1e3, other.as_secs_f64() * 1e3);
     let phases = [until(started, killed), until(killed, revived), until(revived, ended)];
-    // What is still under way then is not waited for.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // One that was left behind would only count what came soon.
+    let patience = Instant::now() + Duration::from_mins(2);
+    for broker in names.iter().skip(1) {
+        while heard.count(broker) < produced {
+            ensure!(Instant::now() < patience, "{broker} has {} of {produced} events", heard.count(broker));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
     listeners.shutdown().await;
     relay.kill().await?;
 
@@ -148,17 +160,18 @@ pub(crate) async fn figures(server: &PostgresServer, bench: &mut Bench) -> Resul
     Ok(())
 }
 
-/// Writes events at the rate that is offered, each with the moment at which it was written.
-async fn produce(database: &Database, begin: Instant, time: Duration) -> Result<()> {
+/// Writes events at the rate that is offered, each with the moment at which it was written. How many.
+async fn produce(database: &Database, begin: Instant, time: Duration) -> Result<usize> {
     let mut producers = JoinSet::new();
     let pause = Duration::from_secs(1) * TOGETHER * PRODUCERS / RATE;
+    let together = usize::try_from(TOGETHER)?;
     for producer in 0..PRODUCERS {
         let mut connection = database.connect().await?;
         producers.spawn(async move {
             let mut ticks = interval(pause);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
             let end = Instant::now() + time;
-            let mut number = producer;
+            let (mut number, mut written) = (producer, 0);
             while Instant::now() < end {
                 ticks.tick().await;
                 let at = begin.elapsed().as_secs_f64() * 1000.0;
@@ -175,12 +188,14 @@ async fn produce(database: &Database, begin: Instant, time: Duration) -> Result<
                 .bind(keys)
                 .execute(&mut connection)
                 .await?;
+                written += together;
             }
-            anyhow::Ok(())
+            anyhow::Ok(written)
         });
     }
+    let mut written = 0;
     while let Some(ended) = producers.join_next().await {
-        ended?.context("writing events")?;
+        written += ended?.context("writing events")?;
     }
-    Ok(())
+    Ok(written)
 }

@@ -102,7 +102,7 @@ async fn publish(channel: Channel, messages: Bare, most: usize) -> Result<()> {
     let mut under_way = FuturesUnordered::new();
     for message in messages {
         if under_way.len() == most {
-            confirmed(under_way.next().await.context("nothing is under way")??)?;
+            confirmed(&under_way.next().await.context("nothing is under way")??)?;
         }
         let properties = BasicProperties::default()
             .with_delivery_mode(2)
@@ -114,12 +114,12 @@ async fn publish(channel: Channel, messages: Bare, most: usize) -> Result<()> {
         under_way.push(confirmation);
     }
     while let Some(confirmation) = under_way.next().await {
-        confirmed(confirmation?)?;
+        confirmed(&confirmation?)?;
     }
     Ok(())
 }
 
-fn confirmed(confirmation: Confirmation) -> Result<()> {
+fn confirmed(confirmation: &Confirmation) -> Result<()> {
     ensure!(matches!(confirmation, Confirmation::Ack(None)), "it was not taken: {confirmation:?}");
     Ok(())
 }
@@ -164,8 +164,9 @@ pub(crate) async fn unroutable(server: &PostgresServer, bench: &mut Bench) -> Re
         broker.0.url()
     );
     Relay::new(&backlog.database)?.drain(&sink, events).await?;
-    let parked: Vec<(String, i64)> =
-        sqlx::query_as("select type, count(*) from postrider.parked group by 1").fetch_all(&mut connection).await?;
+    let parked: Vec<(String, i64)> = sqlx::query_as("select type, count(*) from postrider.parked group by 1")
+        .fetch_all(&mut connection)
+        .await?;
     let parked_of = |is_lost: bool| {
         let of = parked.iter().filter(|(name, _)| (name == "nobody.listens") == is_lost);
         u64::try_from(of.map(|(_, count)| *count).sum::<i64>()).unwrap_or_default()

@@ -170,13 +170,11 @@ impl Broker<RabbitMq> {
         Process::find(pid.trim().parse()?).with_context(|| format!("node {node} is not running"))
     }
 
-    /// `rabbitmqctl` for this server, as one would type it.
+    /// `rabbitmqctl` for a server of this machine's own edition, as one would type it.
     pub fn control_line(&self) -> String {
-        let wanted =
-            ["HOME", "RABBITMQ_NODENAME", "ERL_EPMD_PORT", "ERL_EPMD_ADDRESS", "RABBITMQ_CONF_ENV_FILE"];
-        let environment = RabbitMq::environment(self.place());
-        let settings = environment.iter().filter(|(name, _)| wanted.contains(name));
-        let settings: Vec<String> = settings.map(|(name, value)| format!("{name}={value}")).collect();
+        let wanted = ["HOME=", "RABBITMQ_NODENAME=", "ERL_EPMD_", "RABBITMQ_CONF_ENV_FILE="];
+        let mut settings = self.service().environment(self.place(), 0);
+        settings.retain(|setting| wanted.iter().any(|name| setting.starts_with(name)));
         format!("env {} {PROGRAMS}/rabbitmqctl -q", settings.join(" "))
     }
 

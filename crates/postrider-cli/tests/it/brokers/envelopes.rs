@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use postrider_testkit::{Broker, Heard, Nats, Redis, cloudevents};
+use postrider_testkit::{Broker, Heard, Nats, RabbitMq, Redis, cloudevents};
 use serde_json::{Value, json};
 
 use crate::support::End;
@@ -137,16 +137,50 @@ async fn nats_py_reads_every_envelope() {
             nats.url()
         )
     };
-    every_envelope("nats", sink, async |envelope| {
-        let mut python = Command::new("/usr/bin/python3");
-        python.args(["-c", READ, &nats.url(), envelope]);
-        python.env("PYTHONPATH", postrider_testkit::cache().join("nats")).env("PYTHONDONTWRITEBYTECODE", "1");
-        let lines = End::of(&mut python).expect(0).stdout;
-        let messages = lines.lines().map(|line| {
-            let (headers, body) = serde_json::from_str(line).unwrap();
-            Heard { headers, body }
-        });
-        messages.collect()
+    every_envelope("nats", sink, async |envelope| python("nats", READ, &[&nats.url(), envelope])).await;
+}
+
+/// What a script has read, headers and body of each message.
+fn python(packages: &str, script: &str, words: &[&str]) -> Vec<Heard> {
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", script]).args(words).env("PYTHONDONTWRITEBYTECODE", "1");
+    let lines = End::of(python.env("PYTHONPATH", postrider_testkit::cache().join(packages))).expect(0).stdout;
+    let heard = |line| {
+        let (headers, body) = serde_json::from_str(line).unwrap();
+        Heard { headers, body }
+    };
+    lines.lines().map(heard).collect()
+}
+
+/// Binds a queue to an exchange, both of one name; without it, what is in the queue.
+const PIKA: &str = r#"
+import json, pika, sys
+connection = pika.BlockingConnection(pika.URLParameters(sys.argv[1]))
+channel = connection.channel()
+for name in sys.argv[3:]:
+    if sys.argv[2] == "bind":
+        channel.exchange_declare(name, "fanout", durable=True)
+        channel.queue_declare(name, durable=True)
+        channel.queue_bind(name, name)
+    else:
+        while True:
+            method, properties, body = channel.basic_get(name, auto_ack=True)
+            if method is None:
+                break
+            headers = list((properties.headers or {}).items()) + [["content-type", properties.content_type]]
+            print(json.dumps([headers, body.decode()]))
+connection.close()
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pika_reads_every_envelope() {
+    let rabbitmq = Broker::private(RabbitMq::new()).await.unwrap();
+    let url = rabbitmq.url();
+    let bind: Vec<&str> = [url.as_str(), "bind"].into_iter().chain(ENVELOPES).collect();
+    python("rabbitmq/pip", PIKA, &bind);
+    let sink = |envelope: &str| format!("rabbitmq: {{ url: '{url}', exchange: {envelope} }}");
+    every_envelope("rabbitmq", sink, async |envelope| {
+        python("rabbitmq/pip", PIKA, &[&url, "read", envelope])
     })
     .await;
 }
