@@ -2,6 +2,7 @@
 
 use postrider::log::Record;
 
+use crate::envelopes::binary::BinaryCloudEvents;
 use crate::envelopes::cloudevents::CloudEvents;
 use crate::envelopes::debezium::Debezium;
 use crate::envelopes::plain::Plain;
@@ -65,10 +66,15 @@ pub(crate) fn own_headers(record: &Record) -> impl Iterator<Item = (String, Stri
     })
 }
 
-/// The envelope of this kind.
-pub(crate) fn envelope(kind: EnvelopeKind, source: &str) -> Result<Box<dyn Envelope>, PrepareError> {
+/// The envelope of this kind, for a sink of that kind.
+pub(crate) fn envelope(
+    kind: EnvelopeKind,
+    source: &str,
+    sink: &str,
+) -> Result<Box<dyn Envelope>, PrepareError> {
     Ok(match kind {
         EnvelopeKind::Cloudevents => Box::new(CloudEvents::new(source)?),
+        EnvelopeKind::CloudeventsBinary => Box::new(BinaryCloudEvents::new(source, sink)?),
         EnvelopeKind::Plain => Box::new(Plain),
         EnvelopeKind::Plane => Box::new(Plane),
         EnvelopeKind::Debezium => Box::new(Debezium),

@@ -1,5 +1,6 @@
 //! The envelopes there are.
 
+pub(crate) mod binary;
 pub(crate) mod cloudevents;
 pub(crate) mod debezium;
 pub(crate) mod plain;

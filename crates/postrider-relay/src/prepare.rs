@@ -35,7 +35,7 @@ impl Preparer {
         Ok(Self {
             jq: Jq::new(settings.filter.as_deref(), settings.transform.as_deref())?,
             route: route(settings)?,
-            envelope: envelope::envelope(settings.envelope, &settings.source)?,
+            envelope: envelope::envelope(settings.envelope, &settings.source, settings.target.kind())?,
             target: settings.target.clone(),
         })
     }
@@ -47,7 +47,7 @@ impl Preparer {
             expression("filter", &settings.filter),
             expression("transform", &settings.transform),
             route(settings).err(),
-            envelope::envelope(settings.envelope, &settings.source).err(),
+            envelope::envelope(settings.envelope, &settings.source, settings.target.kind()).err(),
         ]
         .into_iter()
         .flatten()
@@ -146,7 +146,7 @@ fn route(settings: &SinkSettings) -> Result<Option<Template>, PrepareError> {
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct PrepareError {
-    /// `filter`, `transform`, `route` or `source`.
+    /// `filter`, `transform`, `route`, `envelope` or `source`.
     pub key: &'static str,
     /// What is wrong with it, and where.
     pub message: String,

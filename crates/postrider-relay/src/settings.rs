@@ -193,6 +193,9 @@ pub enum EnvelopeKind {
     /// CloudEvents 1.0, structured, in JSON.
     #[default]
     Cloudevents,
+    /// CloudEvents 1.0, binary: the payload alone, and the attributes as headers, as the sink's protocol names them.
+    #[serde(rename = "cloudevents-binary")]
+    CloudeventsBinary,
     /// The payload alone.
     Plain,
     /// One flat message with the event's columns and the payload's `data` and `previous_attributes`.

@@ -5,6 +5,7 @@ mod nats;
 mod probe;
 mod rabbitmq;
 mod redis;
+mod redis_cluster;
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub use kafka::Kafka;
 pub use nats::Nats;
 pub use rabbitmq::RabbitMq;
 pub use redis::Redis;
+pub use redis_cluster::RedisCluster;
 
 /// A private broker: it may be frozen, killed and started again on the same port and data. Clones are the same server, which ends with
 /// the last of them.

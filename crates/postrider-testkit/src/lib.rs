@@ -21,6 +21,7 @@
 pub mod bench;
 mod brokers;
 mod checker;
+mod cloudevents;
 mod collector;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -36,8 +37,9 @@ mod server;
 mod tls;
 mod user;
 
-pub use brokers::{Broker, Kafka, Nats, RabbitMq, Redis};
+pub use brokers::{Broker, Kafka, Nats, RabbitMq, Redis, RedisCluster};
 pub use checker::{Ledger, Offenders, Receipts, Report};
+pub use cloudevents::{Heard, cloudevents};
 pub use collector::{Arrival, Collector, Confirm};
 pub use database::{Database, Template};
 pub use pgbouncer::PgBouncer;

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use crate::brokers::Kind;
+
 pub(crate) const HELP: &str = "\
-usage: ./dev demo [--seconds N] [--kill N]
+usage: ./dev demo [--seconds N] [--kill N] [--with BROKER,...]
 
 Starts a private PostgreSQL with a small issue tracker, makes an event of every change of its tables, lets a few writers change
 them, and relays the events by `postrider run` to the screen and to a file, until Ctrl-C.
 
   --seconds N    end after N seconds
   --kill N       after N seconds kill -9 the relay that does the work, as you can by hand at any time
+  --with LIST    relay them to private brokers too: rabbitmq, kafka, nats, redis, with commas between them
   --help         this text
 
 Exit status: 0 if every committed event arrived, in order, and no other did; 1 if not; 64 for wrong usage.
@@ -19,6 +22,7 @@ Exit status: 0 if every committed event arrived, in order, and no other did; 1 i
 pub(crate) struct Arguments {
     pub(crate) end: Option<Duration>,
     pub(crate) kill: Option<Duration>,
+    pub(crate) with: Vec<Kind>,
 }
 
 impl Arguments {
@@ -36,6 +40,11 @@ impl Arguments {
             let place = match name {
                 "--seconds" => &mut arguments.end,
                 "--kill" => &mut arguments.kill,
+                "--with" => {
+                    let list = value.or_else(|| words.next()).ok_or("--with needs the names of brokers")?;
+                    arguments.with = Kind::list(&list)?;
+                    continue;
+                }
                 _ => return Err(format!("unknown argument `{word}`")),
             };
             let value = value.or_else(|| words.next()).ok_or_else(|| format!("{name} needs a number"))?;
@@ -58,10 +67,13 @@ mod tests {
 
     #[test]
     fn words_are_understood_or_refused() {
-        let both = Arguments { end: Some(Duration::from_secs(9)), kill: Some(Duration::from_secs(3)) };
-        assert_eq!(parse(&["--seconds", "9", "--kill=3"]), Ok(Some(both)));
+        let with = vec![Kind::Nats, Kind::Redis];
+        let all = Arguments { end: Some(Duration::from_secs(9)), kill: Some(Duration::from_secs(3)), with };
+        assert_eq!(parse(&["--seconds", "9", "--kill=3", "--with", "nats,redis"]), Ok(Some(all)));
         assert_eq!(parse(&["--seconds", "9", "-h"]), Ok(None));
-        for wrong in [&["--seconds"][..], &["--seconds", "0"], &["--kill=x"], &["--fast"]] {
+        for wrong in
+            [&["--seconds"][..], &["--seconds", "0"], &["--kill=x"], &["--fast"], &["--with"], &["--with=x"]]
+        {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }

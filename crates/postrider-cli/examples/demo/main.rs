@@ -7,6 +7,7 @@
 mod archive;
 mod arguments;
 mod books;
+mod brokers;
 mod load;
 mod pace;
 mod place;
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
 /// What was committed against what is in the file. One thread: the relays' lives hang on it.
 #[tokio::main(flavor = "current_thread")]
 async fn run(arguments: &Arguments, mut screen: Screen) -> anyhow::Result<Report> {
-    let place = Place::make(&mut screen).await?;
+    let place = Place::make(&mut screen, &arguments.with).await?;
     let books = Arc::new(Books::default());
     let shown = show(arguments, &place, &books, screen).await;
     let stopped = place.stop().await;
@@ -67,6 +68,7 @@ async fn run(arguments: &Arguments, mut screen: Screen) -> anyhow::Result<Report
     stopped?;
     let report = books.close();
     show.result(&report, books.yours())?;
+    anyhow::ensure!(show.brokers_have(report.committed), "a broker has fewer messages than were committed");
     Ok(report)
 }
 
@@ -83,5 +85,6 @@ async fn show<'p>(
     show.until_over(arguments, &mut load).await?;
     load.stop().await?;
     show.rest().await?;
+    show.count().await?;
     Ok(show)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -13,6 +14,7 @@ use tokio::process::Command;
 use tokio::time::sleep;
 use uuid::Uuid;
 
+use crate::brokers::{Kind, Running};
 use crate::load::WRITERS;
 use crate::screen::Screen;
 
@@ -24,6 +26,9 @@ const TRACKER: &str = include_str!("tracker.sql");
 /// What is captured of it.
 const TABLES: &str = include_str!("tables.yaml");
 
+/// So many were made: tests make several.
+static PLACES: AtomicU32 = AtomicU32::new(0);
+
 pub(crate) struct Place {
     server: PostgresServer,
     pub(crate) url: String,
@@ -32,13 +37,14 @@ pub(crate) struct Place {
     pub(crate) folder: PathBuf,
     /// The binary.
     pub(crate) postrider: PathBuf,
+    pub(crate) brokers: Vec<Running>,
 }
 
 /// How many lanes of each sink a relay holds: by relay, then by sink.
 pub(crate) type Holders = BTreeMap<String, BTreeMap<String, i64>>;
 
 impl Place {
-    pub(crate) async fn make(screen: &mut Screen) -> anyhow::Result<Self> {
+    pub(crate) async fn make(screen: &mut Screen, with: &[Kind]) -> anyhow::Result<Self> {
         let begin = Instant::now();
         let postrider = binary()?;
         let version = Version::any_installed()?;
@@ -49,24 +55,32 @@ impl Place {
         sqlx::raw_sql("create database demo").execute(&mut admin).await?;
         admin.close().await?;
 
+        let mut brokers = Vec::with_capacity(with.len());
+        for &kind in with {
+            screen.line(&format!("Starting a private {} ...", kind.name()))?;
+            brokers.push(Running::start(kind).await?);
+        }
+
         let url = server.url("demo");
         let mut init = Command::new(&postrider);
         tell(screen, "init", prepare(&mut init, &url)).await?;
         let pool = PgPoolOptions::new().max_connections(WRITERS + 2).connect(&url).await?;
         sqlx::raw_sql(TRACKER).execute(&pool).await?;
-        let folder = Run::current()?.dir().join(format!("demo-{}", std::process::id()));
+        let number = PLACES.fetch_add(1, Ordering::Relaxed);
+        let folder = Run::current()?.dir().join(format!("demo-{}-{number}", std::process::id()));
         fs::create_dir(&folder)?;
-        let place = Self { server, url, pool, folder, postrider };
+        let place = Self { server, url, pool, folder, postrider, brokers };
         fs::write(place.folder.join("postrider.yaml"), place.configuration()?)?;
         let mut apply = Command::new(&place.postrider);
         tell(screen, "apply", prepare(&mut apply, &place.url).current_dir(&place.folder)).await?;
-        screen.welcome(begin.elapsed())?;
+        screen.welcome(begin.elapsed(), with)?;
         Ok(place)
     }
 
     fn configuration(&self) -> anyhow::Result<String> {
         // A JSON string is a YAML string, whatever the folder is called.
         let archive = serde_json::to_string(&self.archive())?;
+        let brokers: String = self.brokers.iter().map(Running::sink).collect();
         Ok(format!(
             "{TABLES}\
              sinks:\n\
@@ -76,6 +90,7 @@ impl Place {
              \x20 archive:\n\
              \x20   file: {{ path: {archive} }}\n\
              \x20   start: earliest\n\
+             {brokers}\
              http: {{ listen: off }}\n"
         ))
     }
@@ -106,10 +121,20 @@ impl Place {
         Ok(holders)
     }
 
-    /// Waits until some relay holds lanes of both sinks.
+    /// How many events each sink still has before it.
+    pub(crate) async fn backlog(&self) -> anyhow::Result<BTreeMap<String, i64>> {
+        let rows: Vec<(String, i64)> =
+            sqlx::query_as("select sink, sum(events)::bigint from postrider.backlog group by 1")
+                .fetch_all(&self.pool)
+                .await?;
+        Ok(rows.into_iter().collect())
+    }
+
+    /// Waits until some relay holds lanes of all sinks.
     pub(crate) async fn until_held(&self) -> anyhow::Result<()> {
         let begin = Instant::now();
-        while !self.holders().await?.values().any(|sinks| sinks.len() == 2) {
+        let sinks_of_all = 2 + self.brokers.len();
+        while !self.holders().await?.values().any(|sinks| sinks.len() == sinks_of_all) {
             if begin.elapsed() > PATIENCE {
                 bail!("no relay has begun to work within {} s", PATIENCE.as_secs());
             }

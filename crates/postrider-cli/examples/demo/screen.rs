@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use postrider_testkit::Report;
 
 use crate::books::Shown;
+use crate::brokers::Kind;
 use crate::load::{ROLLED_BACK, WRITERS};
 use crate::pace::Pace;
 use crate::place::{Holders, Place};
@@ -51,6 +52,8 @@ pub(crate) struct Live<'a> {
     pub(crate) delivered: usize,
     /// Of the oldest event that is committed and not delivered.
     pub(crate) wait: Duration,
+    /// The brokers, and how many events each has still to get.
+    pub(crate) behind: &'a [(&'static str, i64)],
 }
 
 impl Default for Screen {
@@ -78,10 +81,13 @@ impl Screen {
     }
 
     /// Server, schema and folder are there.
-    pub(crate) fn welcome(&mut self, took: Duration) -> io::Result<()> {
+    pub(crate) fn welcome(&mut self, took: Duration, with: &[Kind]) -> io::Result<()> {
+        let brokers = with.iter().map(|kind| kind.name());
+        let names: Vec<&str> = std::iter::once("the screen and to a file").chain(brokers).collect();
+        let to = names.join(", to ");
         self.line(&format!(
             "Ready after {:.1} s. {WRITERS} people work on issues, and each change of a row is an event of its transaction; one in {ROLLED_BACK} is rolled back.\n\
-             Two relays run: A carries the events, B stands by. They write them to the screen and to a file.\n",
+             Two relays run: A carries the events, B stands by. They write them to {to}.\n",
             took.as_secs_f64()
         ))
     }
@@ -125,6 +131,10 @@ impl Screen {
                 place.archive().display()
             ),
         )?;
+        for broker in &place.brokers {
+            self.line(&format!("What {} has got:\n", broker.kind().name()))?;
+            self.styled(Style::Bold, &format!("  {}\n", broker.look()))?;
+        }
         if let Some(pid) = carrier {
             self.line("Kill the relay that does the work, and see what is lost:\n")?;
             self.styled(Style::Bold, &format!("  kill -9 {pid}\n"))?;
@@ -186,9 +196,10 @@ impl Screen {
             None => "quiet".to_owned(),
         };
         format!(
-            "{:>4} s  {rate:>4}/s  {lag}  delivered {}  lanes: {}",
+            "{:>4} s  {rate:>4}/s  {lag}  delivered {}{}  lanes: {}",
             self.began.elapsed().as_secs(),
             thousands(live.delivered),
+            behind(live.behind),
             lanes(live.holders)
         )
     }
@@ -202,7 +213,13 @@ impl Screen {
     }
 
     /// The end.
-    pub(crate) fn result(&mut self, report: &Report, pace: &mut Pace, yours: usize) -> io::Result<()> {
+    pub(crate) fn result(
+        &mut self,
+        report: &Report,
+        pace: &mut Pace,
+        yours: usize,
+        brokers: &[(&str, u64)],
+    ) -> io::Result<()> {
         let rolled_back = report.attempted - report.committed;
         let own = match yours {
             0 => String::new(),
@@ -228,6 +245,9 @@ impl Screen {
             report.misordered.count,
             report.duplicated.count
         ))?;
+        for (name, count) in brokers {
+            self.line(&format!("{name:<10} has {count} messages, by its own word"))?;
+        }
         let verdict = if report.is_exact() {
             "Every committed event arrived, once and in order; no other did. Everything is gone again."
         } else if report.is_faithful() {
@@ -274,6 +294,15 @@ impl Screen {
         }
         self.out.flush()
     }
+}
+
+/// `  waiting: nats 0, redis 2`.
+fn behind(brokers: &[(&str, i64)]) -> String {
+    if brokers.is_empty() {
+        return String::new();
+    }
+    let each: Vec<String> = brokers.iter().map(|(name, events)| format!("{name} {events}")).collect();
+    format!("  waiting: {}", each.join(", "))
 }
 
 /// `A archive 16, screen 16`.

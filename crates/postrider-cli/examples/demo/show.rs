@@ -40,6 +40,8 @@ pub(crate) struct Show<'p> {
     holders: Holders,
     looked: Instant,
     takeover: Option<Takeover>,
+    /// Of each broker, at the end.
+    counts: Vec<(&'static str, u64)>,
 }
 
 impl<'p> Show<'p> {
@@ -54,6 +56,7 @@ impl<'p> Show<'p> {
             holders: Holders::new(),
             looked: Instant::now(),
             takeover: None,
+            counts: Vec::new(),
         }
     }
 
@@ -102,6 +105,9 @@ impl<'p> Show<'p> {
             }
         }
         self.on_takeover().await?;
+        while self.behind().await?.iter().any(|(_, events)| *events > 0) && begin.elapsed() < PATIENCE {
+            sleep(TICK).await;
+        }
         if let Some(relays) = self.relays.take() {
             relays.stop().await?;
         }
@@ -110,8 +116,31 @@ impl<'p> Show<'p> {
         Ok(())
     }
 
+    /// The brokers, and how many events each has still to get.
+    async fn behind(&self) -> anyhow::Result<Vec<(&'static str, i64)>> {
+        if self.place.brokers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let backlog = self.place.backlog().await?;
+        let names = self.place.brokers.iter().map(|broker| broker.kind().name());
+        Ok(names.map(|name| (name, backlog.get(name).copied().unwrap_or_default())).collect())
+    }
+
+    /// How many messages each broker has, by its own word.
+    pub(crate) async fn count(&mut self) -> anyhow::Result<()> {
+        for broker in &self.place.brokers {
+            self.counts.push((broker.kind().name(), broker.count().await?));
+        }
+        Ok(())
+    }
+
+    /// Whether each broker has at least as many messages as there were events: it may have one twice, and none less.
+    pub(crate) fn brokers_have(&self, events: usize) -> bool {
+        self.counts.iter().all(|(_, count)| usize::try_from(*count).is_ok_and(|count| count >= events))
+    }
+
     pub(crate) fn result(&mut self, report: &Report, yours: usize) -> io::Result<()> {
-        self.screen.result(report, &mut self.pace, yours)
+        self.screen.result(report, &mut self.pace, yours, &self.counts)
     }
 
     fn on_news(&mut self, news: News) -> anyhow::Result<()> {
@@ -142,7 +171,9 @@ impl<'p> Show<'p> {
             self.looked = Instant::now();
             self.holders = self.place.holders().await?;
             let (delivered, wait) = (self.books.count_filed(), self.books.longest_wait());
-            self.screen.live(Live { pace: &mut self.pace, holders: &self.holders, delivered, wait })?;
+            let behind = self.behind().await?;
+            let (pace, holders) = (&mut self.pace, &self.holders);
+            self.screen.live(Live { pace, holders, delivered, wait, behind: &behind })?;
         }
         self.on_takeover().await
     }

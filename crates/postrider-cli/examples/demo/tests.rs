@@ -26,7 +26,8 @@ impl Write for Paper {
 #[test]
 fn a_killed_relay_loses_nothing() {
     let paper = Paper::default();
-    let arguments = Arguments { end: Some(Duration::from_secs(2)), kill: Some(Duration::from_secs(1)) };
+    let arguments =
+        Arguments { end: Some(Duration::from_secs(2)), kill: Some(Duration::from_secs(1)), with: Vec::new() };
     let report = run(&arguments, Screen::new(Box::new(paper.clone()), false)).unwrap();
     let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
     assert!(report.is_faithful() && report.committed > 20, "{report}\n{text}");
@@ -41,4 +42,21 @@ fn a_killed_relay_loses_nothing() {
         assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
     }
     assert!(!text.contains('\x1b'), "{text:?}");
+}
+
+/// With brokers, each has every event by its own word, and everything ends.
+#[cfg(all(feature = "nats", feature = "redis"))]
+#[test]
+fn brokers_get_every_event() {
+    let paper = Paper::default();
+    let with = vec![crate::brokers::Kind::Nats, crate::brokers::Kind::Redis];
+    let arguments = Arguments { end: Some(Duration::from_secs(1)), kill: None, with };
+    let report = run(&arguments, Screen::new(Box::new(paper.clone()), false)).unwrap();
+    let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+    assert!(report.is_faithful() && report.committed > 5, "{report}\n{text}");
+    for wanted in
+        ["redis-cli -p ", "/jsz?streams", "waiting: nats ", "\nredis      has ", "\nnats       has "]
+    {
+        assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
+    }
 }

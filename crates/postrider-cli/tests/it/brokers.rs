@@ -1,5 +1,7 @@
 //! From `emit` to a broker, and read back by a client that is none of ours.
 
+mod envelopes;
+
 use std::process::Command;
 
 use postrider_testkit::{Broker, Kafka, Nats, RabbitMq, Redis};

@@ -36,14 +36,7 @@ const TAKEN: [&str; 14] = [
 
 impl CloudEvents {
     pub(crate) fn new(source: &str) -> Result<Self, PrepareError> {
-        if source.is_empty() || source.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(PrepareError {
-                key: "source",
-                message: format!(
-                    "{source:?} is no URI reference; write a name or a URI, such as shop or //db.example/shop"
-                ),
-            });
-        }
+        check_source(source)?;
         let mut opening = b"{\"specversion\":\"1.0\",\"source\":".to_vec();
         json::push_string(&mut opening, source);
         opening.extend_from_slice(b",\"id\":");
@@ -57,13 +50,7 @@ impl Envelope for CloudEvents {
     }
 
     fn objection(&self, event: &Event<'_>) -> Option<&'static str> {
-        if event.record.r#type.is_empty() {
-            return Some("a CloudEvent needs a type, and the event's is empty");
-        }
-        if event.id.is_empty() {
-            return Some("a CloudEvent needs an id, and the event's source_id is empty");
-        }
-        None
+        objection(event)
     }
 
     fn write(&self, event: &Event<'_>, body: &mut Vec<u8>) {
@@ -99,30 +86,68 @@ impl Envelope for CloudEvents {
     }
 }
 
+/// Whether a `CloudEvent` can have this source.
+pub(super) fn check_source(source: &str) -> Result<(), PrepareError> {
+    if source.is_empty() || source.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(PrepareError {
+            key: "source",
+            message: format!(
+                "{source:?} is no URI reference; write a name or a URI, such as shop or //db.example/shop"
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// Why an event cannot be a `CloudEvent`.
+pub(super) fn objection(event: &Event<'_>) -> Option<&'static str> {
+    if event.record.r#type.is_empty() {
+        return Some("a CloudEvent needs a type, and the event's is empty");
+    }
+    if event.id.is_empty() {
+        return Some("a CloudEvent needs an id, and the event's source_id is empty");
+    }
+    None
+}
+
 fn push_headers(body: &mut Vec<u8>, headers: &str) {
+    let others = split_headers(headers, |name, value| {
+        body.extend_from_slice(b",\"");
+        body.extend_from_slice(name.as_bytes());
+        body.extend_from_slice(b"\":");
+        body.extend_from_slice(value.as_bytes());
+        true
+    });
+    if let Some(others) = others {
+        body.extend_from_slice(b",\"headers\":");
+        json::push_string(body, &others);
+    }
+}
+
+/// Hands each header that can be an attribute to `take`, name and value as they are written in JSON; what is left, or not taken, is an
+/// object of its own.
+pub(super) fn split_headers<'h>(
+    headers: &'h str,
+    mut take: impl FnMut(&'h str, &'h str) -> bool,
+) -> Option<String> {
     let members: Vec<_> = json::members(headers).collect();
     // Of several members of one name the last counts, as for every reader of JSON.
     let last: HashMap<&str, usize> = members.iter().enumerate().map(|(at, (name, _))| (*name, at)).collect();
     let mut others = String::new();
-    for (at, (name, value)) in members.iter().enumerate() {
-        if last.get(name) != Some(&at) || *value == "null" {
+    for (at, (name, value)) in members.into_iter().enumerate() {
+        if last.get(name) != Some(&at) || value == "null" {
             continue;
         }
-        if is_attribute_name(name) && is_attribute_value(value) {
-            body.extend_from_slice(b",\"");
-            body.extend_from_slice(name.as_bytes());
-            body.extend_from_slice(b"\":");
-            body.extend_from_slice(value.as_bytes());
-        } else {
+        if !(is_attribute_name(name) && is_attribute_value(value) && take(name, value)) {
             others.push(if others.is_empty() { '{' } else { ',' });
             others.extend(["\"", name, "\":", value]);
         }
     }
-    if !others.is_empty() {
-        others.push('}');
-        body.extend_from_slice(b",\"headers\":");
-        json::push_string(body, &others);
+    if others.is_empty() {
+        return None;
     }
+    others.push('}');
+    Some(others)
 }
 
 fn is_attribute_name(name: &str) -> bool {

@@ -3,8 +3,12 @@
 mod file;
 mod kafka;
 mod nats;
+mod nats_cluster;
 mod rabbitmq;
 mod redis;
+mod redis_cluster;
+
+use std::time::{Duration, Instant};
 
 use postrider::log::Record;
 use postrider_relay::{EventId, Message, Outcome, Report, Sink};
@@ -51,7 +55,39 @@ async fn delivered(sink: &mut dyn Sink, records: &[Record], destination: &str) {
     assert_eq!(report.outcomes, vec![Outcome::Delivered; records.len()]);
 }
 
+/// Delivers until everything is delivered, as the engine does.
+async fn carried(sink: &mut dyn Sink, records: &[Record], destination: &str) {
+    let begun = Instant::now();
+    let mut left = records.to_vec();
+    while !left.is_empty() {
+        let report = deliver(sink, &left, destination).await;
+        assert!(begun.elapsed() < Duration::from_mins(2), "it does not come back: {:?}", report.unavailable);
+        let mut outcomes = report.outcomes.into_iter();
+        left.retain(|_| outcomes.next() != Some(Outcome::Delivered));
+        if report.unavailable.is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Whether all of them are there, each behind those that were sent before it. What was stored twice counts where it was first.
+fn assert_in_order(stored: &[Uuid], sent: &[Record]) {
+    let mut seen = std::collections::HashSet::new();
+    let first: Vec<Uuid> = stored.iter().filter(|id| seen.insert(**id)).copied().collect();
+    let sent: Vec<Uuid> = sent.iter().map(|record| record.id).collect();
+    assert_eq!(first, sent, "{} stored", stored.len());
+}
+
 /// How often a server is killed under load.
 fn kills() -> usize {
-    if std::env::var_os("POSTRIDER_SOAK").is_some() { 200 } else { 8 }
+    if is_soak() { 200 } else { 8 }
+}
+
+/// How often one of three servers is: that takes longer, each time.
+fn kills_of_one_in_three() -> usize {
+    if is_soak() { 200 } else { 2 }
+}
+
+fn is_soak() -> bool {
+    std::env::var_os("POSTRIDER_SOAK").is_some()
 }

@@ -49,18 +49,6 @@ async fn fault_91_redis_is_graded_by_what_it_says_of_itself() -> Result<()> {
         server.ask(["CONFIG", "SET", name, value]).await?;
         assert_eq!(weaknesses(target()).await, [weakness, Weakness::RedisOneServer], "{name} {value}");
     }
-    // A policy matters to a server that has a limit.
-    server.ask(["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await?;
-    assert_eq!(weaknesses(target()).await, [Weakness::RedisInMemory, Weakness::RedisOneServer]);
-    server.ask(["CONFIG", "SET", "maxmemory", "100mb"]).await?;
-    let all = [Weakness::RedisInMemory, Weakness::RedisEvicts, Weakness::RedisOneServer];
-    assert_eq!(weaknesses(target()).await, all);
-
-    server.ask(["CONFIG", "SET", "appendonly", "yes"]).await?;
-    server.ask(["CONFIG", "SET", "appendfsync", "always"]).await?;
-    server.ask(["CONFIG", "SET", "maxmemory", "0"]).await?;
-    let cut = Target::Redis(RedisConfig { max_len: Some(7), ..RedisConfig::new(server.url()) });
-    assert_eq!(weaknesses(cut).await, [Weakness::RedisCutsStreams, Weakness::RedisOneServer]);
     server.ask(["ACL", "SETUSER", "blind", "on", ">pw", "~*", "+@all", "-config"]).await?;
     let blind = Target::Redis(RedisConfig::new(format!("redis://blind:pw@{}", server.address())));
     assert_eq!(weaknesses(blind).await, [Weakness::RedisUnknown]);
@@ -68,7 +56,26 @@ async fn fault_91_redis_is_graded_by_what_it_says_of_itself() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_nats_stream_is_graded_by_how_it_is_set_up() -> Result<()> {
+async fn fault_93_redis_that_evicts_or_cuts_is_graded_down() -> Result<()> {
+    let server = Broker::private(Redis::durable()).await?;
+    let target = || Target::Redis(RedisConfig::new(server.url()));
+    // A policy matters to a server that has a limit.
+    server.ask(["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await?;
+    assert_eq!(weaknesses(target()).await, [Weakness::RedisOneServer]);
+    server.ask(["CONFIG", "SET", "maxmemory", "100mb"]).await?;
+    assert_eq!(weaknesses(target()).await, [Weakness::RedisEvicts, Weakness::RedisOneServer]);
+    server.ask(["CONFIG", "SET", "appendonly", "no"]).await?;
+    let all = [Weakness::RedisInMemory, Weakness::RedisEvicts, Weakness::RedisOneServer];
+    assert_eq!(weaknesses(target()).await, all);
+    server.ask(["CONFIG", "SET", "appendonly", "yes"]).await?;
+    server.ask(["CONFIG", "SET", "maxmemory", "0"]).await?;
+    let cut = Target::Redis(RedisConfig { max_len: Some(7), ..RedisConfig::new(server.url()) });
+    assert_eq!(weaknesses(cut).await, [Weakness::RedisCutsStreams, Weakness::RedisOneServer]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn fault_89_a_nats_stream_is_graded_by_how_it_is_set_up() -> Result<()> {
     let server = Broker::private(Nats::new()).await?;
     let config = NatsConfig::new(server.url());
     let missing = Target::Nats(config.clone()).durability().await.err();

@@ -1,6 +1,8 @@
 //! What leaves is one JSON document with the payload in it, byte for byte.
 
 use postrider::log::Record;
+use postrider_relay::sinks::Target;
+use postrider_relay::sinks::file::FileConfig;
 use postrider_relay::{EnvelopeKind, Preparer, RefusalKind, SinkSettings};
 use proptest::prelude::*;
 use serde_json::value::RawValue;
@@ -151,6 +153,53 @@ fn debezium_is_the_routers_message() {
             ("n", "1"),
         ]
     );
+}
+
+/// The attributes of the structured form, as headers.
+#[test]
+fn a_binary_cloudevent_has_its_attributes_in_headers() {
+    let record = Record {
+        key: Some("Zoë".to_owned()),
+        headers: Some(r#"{"traceparent":"00-a","attempt":3,"X-Origin":"web","odd":"\ud800"}"#.to_owned()),
+        ..order_paid()
+    };
+    let mut preparer = preparer(EnvelopeKind::CloudeventsBinary);
+    let message = message(&mut preparer, &record);
+    assert_eq!((message.content_type, text(&message)), ("application/json", record.payload.clone()));
+    let headers: Vec<_> =
+        message.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(
+        headers,
+        [
+            ("ce-specversion", "1.0"),
+            ("ce-source", "//shop.example/main"),
+            ("ce-id", "01900000-0000-7000-8000-000000000001"),
+            ("ce-type", "order.paid"),
+            ("ce-time", "2024-01-29T16:53:20.123456Z"),
+            ("ce-subject", "Zo%C3%AB"),
+            ("ce-partitionkey", "Zo%C3%AB"),
+            ("ce-entity", "order"),
+            ("ce-tenant", "acme"),
+            ("ce-traceparent", "00-a"),
+            ("ce-attempt", "3"),
+            ("ce-headers", "{%22X-Origin%22:%22web%22,%22odd%22:%22\\ud800%22}"),
+        ]
+    );
+    for record in [
+        Record { r#type: String::new(), ..order_paid() },
+        Record { source_id: Some(String::new()), ..order_paid() },
+    ] {
+        assert_eq!(refusal(&mut preparer, &record).kind, RefusalKind::Envelope);
+    }
+}
+
+#[test]
+fn a_binary_cloudevent_needs_headers() {
+    let file = Target::File(FileConfig::new("events.ndjson"));
+    let binary = SinkSettings { envelope: EnvelopeKind::CloudeventsBinary, ..SinkSettings::new("f", file) };
+    let error = Preparer::new(&binary).err().unwrap();
+    assert_eq!(error.key, "envelope");
+    assert!(error.message.contains("a file sink has no headers"), "{error}");
 }
 
 #[derive(serde::Deserialize)]

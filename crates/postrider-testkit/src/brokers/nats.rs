@@ -10,6 +10,7 @@ use crate::tls::Certificate;
 /// What a NATS server is started as.
 #[derive(Clone, Debug, Default)]
 pub struct Nats {
+    server_name: Option<String>,
     settings: Vec<(String, String)>,
 }
 
@@ -17,6 +18,21 @@ impl Nats {
     /// With `JetStream`, and without any stream.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// So many that are a cluster, ready to be started together. `JetStream` serves when more than half of them do.
+    pub fn cluster(count: usize) -> Result<Vec<Self>> {
+        let ports = crate::ports::free(count)?;
+        let routes: Vec<String> = ports.iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
+        let routes = routes.join(", ");
+        let server = |(at, port): (usize, &u16)| {
+            Self { server_name: Some(format!("n{at}")), ..Self::new() }
+            .set(
+                "cluster",
+                format!("{{ name: testkit, listen: \"127.0.0.1:{port}\", no_advertise: true, routes: [ {routes} ] }}"),
+            )
+        };
+        Ok(ports.iter().enumerate().map(server).collect())
     }
 
     /// A key of its configuration, with a value as the file has it.
@@ -45,7 +61,7 @@ impl Broker<Nats> {
 
 impl Service for Nats {
     fn name(&self) -> String {
-        super::name("nats", &self.settings)
+        super::name("nats", &(&self.server_name, &self.settings))
     }
 
     /// Clients, and what it says about itself.
@@ -57,7 +73,7 @@ impl Service for Nats {
         let [clients, monitor] = [place.ports[0], place.ports[1]];
         let store = place.dir.join("js");
         let mut lines = vec![
-            "server_name: testkit".to_owned(),
+            format!("server_name: {}", self.server_name.as_deref().unwrap_or("testkit")),
             format!("listen: 127.0.0.1:{clients}"),
             format!("http: 127.0.0.1:{monitor}"),
             format!("jetstream: {{ store_dir: {:?} }}", store.display()),

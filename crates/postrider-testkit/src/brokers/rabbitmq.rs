@@ -170,6 +170,14 @@ impl Broker<RabbitMq> {
         Process::find(pid.trim().parse()?).with_context(|| format!("node {node} is not running"))
     }
 
+    /// `rabbitmqctl` for a server of this machine's own edition, as one would type it.
+    pub fn control_line(&self) -> String {
+        let wanted = ["HOME=", "RABBITMQ_NODENAME=", "ERL_EPMD_", "RABBITMQ_CONF_ENV_FILE="];
+        let mut settings = self.service().environment(self.place(), 0);
+        settings.retain(|setting| wanted.iter().any(|name| setting.starts_with(name)));
+        format!("env {} {PROGRAMS}/rabbitmqctl -q", settings.join(" "))
+    }
+
     /// What `rabbitmqctl` says to a command, as text.
     pub async fn control<S: Into<String>>(&self, words: impl IntoIterator<Item = S>) -> Result<String> {
         let (service, place) = (self.service(), self.place());

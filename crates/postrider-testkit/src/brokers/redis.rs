@@ -1,8 +1,8 @@
-//! Redis, as Debian has it.
+//! Redis, as Debian has it, and Valkey.
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
 use super::{Broker, probe};
@@ -12,6 +12,8 @@ use crate::tls::Certificate;
 /// What a Redis server is started as. Nothing of it is durable unless [`Redis::set`] says so.
 #[derive(Clone, Debug, Default)]
 pub struct Redis {
+    is_valkey: bool,
+    is_clustered: bool,
     settings: Vec<(String, String)>,
     tls: Option<[String; 2]>,
 }
@@ -25,6 +27,18 @@ impl Redis {
     /// Everything is on the disk before it is confirmed.
     pub fn durable() -> Self {
         Self::new().set("appendonly", "yes").set("appendfsync", "always")
+    }
+
+    /// Valkey in its place.
+    #[must_use]
+    pub fn valkey(self) -> Self {
+        Self { is_valkey: true, ..self }
+    }
+
+    /// A node of a cluster, which has no slots yet and knows no other.
+    #[must_use]
+    pub fn clustered(self) -> Self {
+        Self { is_clustered: true, ..self }
     }
 
     /// A line of its configuration.
@@ -52,7 +66,12 @@ impl Broker<Redis> {
 
     /// `127.0.0.1:PORT` where it speaks TLS.
     pub fn tls_address(&self) -> Option<String> {
-        self.place().ports.get(1).map(|port| format!("127.0.0.1:{port}"))
+        self.service().tls.as_ref().map(|_| format!("127.0.0.1:{}", self.place().ports[1]))
+    }
+
+    /// Where it speaks to other nodes.
+    pub(super) fn bus_port(&self) -> u16 {
+        self.place().ports[2]
     }
 
     /// What `redis-cli` says to a command, as JSON.
@@ -60,6 +79,11 @@ impl Broker<Redis> {
         &self,
         words: impl IntoIterator<Item = S>,
     ) -> Result<serde_json::Value> {
+        Ok(serde_json::from_str(&self.say(words).await?)?)
+    }
+
+    /// What it says as a text: reports such as `INFO` are no JSON.
+    pub async fn say<S: Into<String>>(&self, words: impl IntoIterator<Item = S>) -> Result<String> {
         let mut command = std::process::Command::new("redis-cli");
         command.args(["-p", &self.port().to_string(), "--json", "-e"]);
         command.args(words.into_iter().map(Into::<String>::into));
@@ -67,17 +91,18 @@ impl Broker<Redis> {
             command.env("REDISCLI_AUTH", password.trim_matches('"'));
         }
         let output = tokio::task::spawn_blocking(move || run_to_end(&mut command)).await??;
-        Ok(serde_json::from_slice(&output.stdout)?)
+        Ok(String::from_utf8(output.stdout)?)
     }
 }
 
 impl Service for Redis {
     fn name(&self) -> String {
-        super::name("redis", &(&self.settings, &self.tls))
+        super::name("redis", &(self.is_valkey, self.is_clustered, &self.settings, &self.tls))
     }
 
+    /// Clients, clients over TLS, and other nodes.
     fn ports(&self) -> usize {
-        if self.tls.is_some() { 2 } else { 1 }
+        3
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
@@ -89,9 +114,17 @@ impl Service for Redis {
             "save \"\"".to_owned(),
             "daemonize no".to_owned(),
         ];
-        if let (Some([certificate, key]), Some(port)) = (&self.tls, place.ports.get(1)) {
+        if self.is_clustered {
             lines.extend([
-                format!("tls-port {port}"),
+                "cluster-enabled yes".to_owned(),
+                format!("cluster-port {}", place.ports[2]),
+                "cluster-announce-ip 127.0.0.1".to_owned(),
+                "cluster-node-timeout 2000".to_owned(),
+            ]);
+        }
+        if let Some([certificate, key]) = &self.tls {
+            lines.extend([
+                format!("tls-port {}", place.ports[1]),
                 format!("tls-cert-file \"{certificate}\""),
                 format!("tls-key-file \"{key}\""),
                 format!("tls-ca-cert-file \"{certificate}\""),
@@ -104,8 +137,12 @@ impl Service for Redis {
     }
 
     fn command(&self, place: &Place) -> Result<CommandLine> {
-        let program = Some("/usr/bin/redis-server").filter(|path| Path::new(path).exists());
-        let program = program.context("Redis is not installed: run ./dev setup")?;
+        let program = if self.is_valkey {
+            crate::cache().join("valkey/valkey-server")
+        } else {
+            "/usr/bin/redis-server".into()
+        };
+        ensure!(program.exists(), "{} is not installed: run ./dev setup", program.display());
         Ok(CommandLine::new(program).arg(place.dir.join("redis.conf").to_string_lossy()))
     }
 

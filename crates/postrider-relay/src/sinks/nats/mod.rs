@@ -157,6 +157,10 @@ fn headers(message: &Message<'_>, stream: &str) -> Result<HeaderMap, String> {
     headers.insert(NATS_EXPECTED_STREAM, value("stream", stream)?);
     headers.insert("Content-Type", message.content_type);
     for (name, text) in &message.headers {
+        // They are orders to the server: to forget an event again, to take one for another, to empty the stream.
+        if name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
+            return Err(format!("its header {name:?} would be an order to NATS"));
+        }
         let name_of =
             HeaderName::from_str(name).map_err(|_| format!("{name:?} is no name of a header in NATS"))?;
         headers.insert(name_of, value(name, text)?);

@@ -14,7 +14,8 @@ use crate::units::Span;
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RedisConfig {
-    /// The server, as `redis://USER:PASSWORD@HOST:PORT/DATABASE`; over TLS with `rediss://`. Redis 6.2 or newer, or Valkey.
+    /// The server, as `redis://USER:PASSWORD@HOST:PORT/DATABASE`, or several of one cluster with commas between them; over TLS with
+    /// `rediss://`. Redis 6.2 or newer, or Valkey.
     #[schemars(extend("writeOnly" = true, "examples" = ["redis://127.0.0.1:6379"]))]
     pub url: String,
     /// A file with the certificates of the authorities that are trusted over TLS, in PEM. Without it, those of the system.
@@ -39,14 +40,25 @@ impl RedisConfig {
         Self { url: url.into(), ca: None, max_len: None, timeout: timeout() }
     }
 
+    /// The address of each server.
+    pub(super) fn servers(&self) -> impl Iterator<Item = &str> {
+        self.url.split(',').map(str::trim)
+    }
+
     /// What can never work.
     pub(crate) fn objections(&self) -> Vec<(&'static str, String)> {
-        let Self { url, ca, max_len, timeout } = self;
+        let Self { ca, max_len, timeout, .. } = self;
         let mut wrong = Vec::new();
-        let is_over_tls = url.starts_with("rediss://");
-        if !(is_over_tls || url.starts_with("redis://")) || redis::parse_redis_url(url).is_none() {
-            wrong.push(("url", "write redis://HOST:PORT, or rediss://HOST:PORT for TLS".to_owned()));
+        let is_address = |url: &str| {
+            (url.starts_with("rediss://") || url.starts_with("redis://"))
+                && redis::parse_redis_url(url).is_some()
+        };
+        if !self.servers().all(is_address) {
+            let how =
+                "write redis://HOST:PORT, or rediss://HOST:PORT for TLS; several of one cluster with commas";
+            wrong.push(("url", how.to_owned()));
         }
+        let is_over_tls = self.servers().all(|url| url.starts_with("rediss://"));
         if ca.is_some() && !is_over_tls {
             wrong
                 .push(("ca", "it counts over TLS alone, and `url` does not begin with rediss://".to_owned()));
@@ -67,9 +79,10 @@ impl RedisConfig {
 /// By hand: the address may hold a password.
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, ca, max_len, timeout } = self;
+        let Self { ca, max_len, timeout, .. } = self;
+        let urls: Vec<String> = self.servers().map(redact).collect();
         f.debug_struct("RedisConfig")
-            .field("url", &redact(url))
+            .field("url", &urls.join(","))
             .field("ca", ca)
             .field("max_len", max_len)
             .field("timeout", timeout)
@@ -84,11 +97,12 @@ mod tests {
     #[test]
     fn what_can_never_work_is_said_by_its_key() {
         assert!(RedisConfig::new("rediss://me:pw@host:7/3").objections().is_empty());
+        assert!(RedisConfig::new("redis://a, redis://b:7").objections().is_empty());
         let wrong = RedisConfig {
             ca: Some("ca.pem".into()),
             max_len: Some(0),
             timeout: Span(Duration::ZERO),
-            ..RedisConfig::new("http://me:c4n4ry@host")
+            ..RedisConfig::new("redis://a,http://me:c4n4ry@host")
         };
         let keys: Vec<&str> = wrong.objections().iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["url", "ca", "max_len", "timeout"]);

@@ -4,9 +4,13 @@ use std::fs;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Pipeline, TlsCertificates, Value};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, Pipeline,
+    TlsCertificates, Value,
+};
 use tokio::time::timeout;
 
+use super::cluster::{Address, Slots};
 use super::config::RedisConfig;
 use super::error::{lost, silent};
 use crate::sink::{Unavailable, UnavailableKind};
@@ -21,6 +25,8 @@ pub(super) struct Connection {
     pub(super) largest: u64,
     /// By which the server knows it.
     pub(super) name: Option<Name>,
+    /// Where each stream is kept, if the server is one of a cluster.
+    pub(super) slots: Option<Slots>,
     patience: Duration,
 }
 
@@ -33,11 +39,16 @@ pub(super) struct Name {
 }
 
 impl Connection {
-    /// Connects. What the server may still find of `old` in its sockets must not come behind what is sent from now on, so that
-    /// connection is ended over there first.
-    pub(super) async fn open(config: &RedisConfig, old: Option<&Name>) -> Result<Self, Unavailable> {
+    /// Connects, to a server that is configured or to another node of its cluster. What the server may still find of `old` in its
+    /// sockets must not come behind what is sent from now on, so that connection is ended over there first.
+    pub(super) async fn open(
+        config: &RedisConfig,
+        server: &str,
+        node: Option<&Address>,
+        old: Option<&Name>,
+    ) -> Result<Self, Unavailable> {
         let patience = config.timeout.0;
-        let client = client(config)?;
+        let client = client(config, server, node)?;
         let how = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(patience))
             .set_response_timeout(Some(patience));
@@ -46,16 +57,17 @@ impl Connection {
             Ok(connected) => connected.map_err(lost)?,
             Err(_) => return Err(silent("the server took no connection in time")),
         };
-        let mut connection = Self { redis, largest: LARGEST, name: None, patience };
+        let mut connection = Self { redis, largest: LARGEST, name: None, slots: None, patience };
         connection.introduce(old).await?;
         Ok(connection)
     }
 
-    /// Each of the three may be forbidden to our user; then it is done without.
+    /// Each of the four may be forbidden to our user; then it is done without.
     async fn introduce(&mut self, old: Option<&Name>) -> Result<(), Unavailable> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("CLIENT").arg("INFO");
         pipeline.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
+        pipeline.cmd("CLUSTER").arg("SLOTS");
         if let Some(Name { id, address }) = old {
             pipeline.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
         }
@@ -63,6 +75,8 @@ impl Connection {
         self.name = answers.first().and_then(text).and_then(|info| Name::parse(&info));
         let largest = answers.get(1).and_then(setting);
         self.largest = largest.and_then(|value| value.parse().ok()).unwrap_or(LARGEST);
+        // A server that is part of no cluster answers with an error.
+        self.slots = answers.get(2).and_then(Slots::parse);
         Ok(())
     }
 
@@ -89,14 +103,16 @@ impl Connection {
     }
 }
 
-fn client(config: &RedisConfig) -> Result<Client, Unavailable> {
+fn client(config: &RedisConfig, server: &str, node: Option<&Address>) -> Result<Client, Unavailable> {
     let missing = |why: String| Unavailable::new(UnavailableKind::Missing, why);
     // The parser's own words may repeat the address.
-    let info = config
-        .url
-        .as_str()
+    let info = server
         .into_connection_info()
         .map_err(|_| missing("the address is none of Redis: write redis://HOST:PORT".to_owned()))?;
+    let info = match node {
+        Some(node) => at(info, node),
+        None => info,
+    };
     let Some(ca) = &config.ca else {
         return Client::open(info).map_err(lost);
     };
@@ -104,6 +120,18 @@ fn client(config: &RedisConfig) -> Result<Client, Unavailable> {
         .map_err(|error| missing(format!("cannot read the authorities in {}: {error}", ca.display())))?;
     Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(root_cert) })
         .map_err(lost)
+}
+
+/// The same user and the same TLS, at another node. One that does not know its own host is where the configured one is.
+fn at(info: ConnectionInfo, node: &Address) -> ConnectionInfo {
+    let address = match info.addr().clone() {
+        ConnectionAddr::Tcp(host, _) => ConnectionAddr::Tcp(node.host_or(host), node.port),
+        ConnectionAddr::TcpTls { host, insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host: node.host_or(host), port: node.port, insecure, tls_params }
+        }
+        other => other,
+    };
+    info.set_addr(address)
 }
 
 impl Name {
@@ -126,7 +154,7 @@ fn setting(answer: &Value) -> Option<String> {
     }
 }
 
-fn text(value: &Value) -> Option<String> {
+pub(super) fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),

@@ -2,24 +2,34 @@
 
 use super::config::RedisConfig;
 use super::connection::Connection;
+use super::nodes::{Names, Nodes};
 use crate::durability::{Durability, Weakness};
 use crate::sink::Unavailable;
 
-/// Asks the server.
+/// Asks the server, or each node of its cluster that keeps streams.
 pub(crate) async fn durability(config: &RedisConfig) -> Result<Durability, Unavailable> {
-    let mut connection = Connection::open(config, None).await?;
+    let mut found: Vec<Weakness> = config.max_len.map(|_| Weakness::RedisCutsStreams).into_iter().collect();
+    for mut connection in Nodes::open(config, &Names::new()).await?.all(config).await? {
+        for weakness in of_one(&mut connection).await? {
+            if !found.contains(&weakness) {
+                found.push(weakness);
+            }
+        }
+    }
+    Ok(Durability::new(found))
+}
+
+async fn of_one(connection: &mut Connection) -> Result<Vec<Weakness>, Unavailable> {
     let names = ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"];
     let settings = connection.settings(names).await?;
-    let cut = config.max_len.map(|_| Weakness::RedisCutsStreams);
-    let found = match settings.each_ref().map(Option::as_deref) {
-        [Some(appendonly), Some(appendfsync), Some(maxmemory), Some(policy)] => vec![
-            Some(Weakness::RedisOneServer),
-            kept(appendonly, appendfsync),
-            (maxmemory != "0" && policy != "noeviction").then_some(Weakness::RedisEvicts),
-        ],
-        _ => vec![Some(Weakness::RedisUnknown)],
-    };
-    Ok(Durability::new(found.into_iter().flatten().chain(cut)))
+    Ok(match settings.each_ref().map(Option::as_deref) {
+        [Some(appendonly), Some(appendfsync), Some(maxmemory), Some(policy)] => {
+            let evicts = (maxmemory != "0" && policy != "noeviction").then_some(Weakness::RedisEvicts);
+            let kept = kept(appendonly, appendfsync);
+            [Some(Weakness::RedisOneServer), kept, evicts].into_iter().flatten().collect()
+        }
+        _ => vec![Weakness::RedisUnknown],
+    })
 }
 
 fn kept(appendonly: &str, appendfsync: &str) -> Option<Weakness> {

@@ -41,8 +41,10 @@ fn kind(code: &str) -> UnavailableKind {
     match code {
         "OOM" => UnavailableKind::Full,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => UnavailableKind::Forbidden,
-        "ERR" | "MOVED" | "ASK" | "CROSSSLOT" => UnavailableKind::Missing,
-        // LOADING, BUSY, MISCONF, READONLY, NOREPLICAS, CLUSTERDOWN, TRYAGAIN, MASTERDOWN: it is not ready, and says so.
+        // A cluster whose slots we are not allowed to ask for (`+cluster|slots`).
+        "ERR" | "CROSSSLOT" => UnavailableKind::Missing,
+        // LOADING, BUSY, MISCONF, READONLY, NOREPLICAS, CLUSTERDOWN, TRYAGAIN, MASTERDOWN: it is not ready, and says so. MOVED and
+        // ASK: a slot moves to another node; with the next connection it is asked anew who has it.
         _ => UnavailableKind::Blocked,
     }
 }

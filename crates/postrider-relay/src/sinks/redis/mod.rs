@@ -1,9 +1,11 @@
 //! Entries of Redis streams.
 
+mod cluster;
 mod config;
 mod connection;
 mod durability;
 mod error;
+mod nodes;
 mod plan;
 mod transaction;
 
@@ -11,7 +13,7 @@ pub use config::RedisConfig;
 pub(super) use durability::durability;
 
 use crate::sink::{BoxFuture, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable};
-use connection::{Connection, Name};
+use nodes::{Names, Nodes};
 use plan::Stops;
 use transaction::End;
 
@@ -22,19 +24,21 @@ pub(super) const ROUTE: &str = "events:{type.0}";
 ///
 /// Without the transaction, a server that runs out of memory between two events of a key, and has some again for the next, would
 /// keep the later one. Inside it, it takes all or none of them. What it can hold against single ones, that their key is no stream, it
-/// holds against all of that stream, which is what `plan` is for.
+/// holds against all of that stream, which is what `plan` is for. A cluster takes transactions of one slot, so there a batch is one for
+/// each slot: events of one key that go to one stream are still together.
 pub struct RedisSink {
     config: RedisConfig,
-    connection: Option<Connection>,
-    /// Of the connection that was given up.
-    old: Option<Name>,
+    nodes: Option<Nodes>,
+    /// Of the connections that were given up.
+    old: Names,
 }
 
 impl RedisSink {
     /// Connects.
     pub async fn open(config: RedisConfig) -> Result<Self, Unavailable> {
-        let connection = Connection::open(&config, None).await?;
-        Ok(Self { config, connection: Some(connection), old: None })
+        let old = Names::new();
+        let nodes = Nodes::open(&config, &old).await?;
+        Ok(Self { config, nodes: Some(nodes), old })
     }
 
     async fn deliver_all(
@@ -42,9 +46,10 @@ impl RedisSink {
         batch: &[Message<'_>],
         outcomes: &mut [Outcome],
     ) -> Result<(), Unavailable> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(Connection::open(&self.config, self.old.as_ref()).await?),
+        let (config, old) = (&self.config, &self.old);
+        let nodes = match &mut self.nodes {
+            Some(nodes) => nodes,
+            none => none.insert(Nodes::open(config, old).await?),
         };
         let mut stops = Stops::default();
         for group in plan::groups(batch) {
@@ -53,7 +58,7 @@ impl RedisSink {
                 if stops.is_behind(&batch[place], place) {
                     continue;
                 }
-                match too_large(&batch[place], connection.largest) {
+                match too_large(&batch[place], nodes.largest) {
                     None => open.push(place),
                     Some(refusal) => {
                         outcomes[place] = Outcome::Refused(refusal);
@@ -61,16 +66,19 @@ impl RedisSink {
                     }
                 }
             }
-            while !open.is_empty() {
-                let question =
-                    transaction::transaction(&self.config, open.iter().map(|&place| &batch[place]));
-                let answers = connection.ask(&question).await?;
-                if let End::Executed = transaction::settle(batch, &open, &answers, outcomes, &mut stops)? {
-                    break;
+            for mut open in nodes.parts(batch, open) {
+                while let Some(&first) = open.first() {
+                    let connection = nodes.keeper(config, old, &batch[first].destination).await?;
+                    let question = transaction::transaction(config, open.iter().map(|&place| &batch[place]));
+                    let answers = connection.ask(&question).await?;
+                    if let End::Executed = transaction::settle(batch, &open, &answers, outcomes, &mut stops)?
+                    {
+                        break;
+                    }
+                    open.retain(|&place| {
+                        outcomes[place] == Outcome::NotSent && !stops.is_behind(&batch[place], place)
+                    });
                 }
-                open.retain(|&place| {
-                    outcomes[place] == Outcome::NotSent && !stops.is_behind(&batch[place], place)
-                });
             }
         }
         Ok(())
@@ -93,8 +101,9 @@ impl Sink for RedisSink {
             let unavailable = self.deliver_all(batch, &mut outcomes).await.err();
             if unavailable.is_some() {
                 // Answers that come late would be taken for those of the next batch.
-                let given_up = self.connection.take().and_then(|connection| connection.name);
-                self.old = given_up.or(self.old.take());
+                if let Some(nodes) = self.nodes.take() {
+                    nodes.give_up(&mut self.old);
+                }
             }
             Report { outcomes, unavailable }
         })

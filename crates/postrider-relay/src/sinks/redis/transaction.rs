@@ -7,6 +7,9 @@ use super::error::{Meaning, meaning};
 use super::plan::Stops;
 use crate::sink::{Message, Outcome, Unavailable, UnavailableKind};
 
+/// The names of fields that are the sink's own: a header of that name gets another, so that whoever reads fields by name finds the right one.
+const OWN: [&str; 5] = ["id", "type", "key", "content-type", "data"];
+
 /// Adds each event to its stream.
 pub(super) fn transaction<'a>(
     config: &RedisConfig,
@@ -19,13 +22,19 @@ pub(super) fn transaction<'a>(
         if let Some(most) = config.max_len {
             add.arg("MAXLEN").arg("~").arg(most);
         }
-        add.arg("*").arg("id").arg(message.id.to_string()).arg("type").arg(&message.record.r#type);
+        let id = message.id.to_string();
+        add.arg("*").arg("id").arg(&id).arg("type").arg(&message.record.r#type);
         if let Some(key) = &message.record.key {
             add.arg("key").arg(key);
         }
         add.arg("content-type").arg(message.content_type);
         for (name, value) in &message.headers {
-            add.arg(name).arg(value);
+            match name.as_str() {
+                // The debezium envelope's; it is there already.
+                "id" if *value == id => {}
+                name if OWN.contains(&name) => _ = add.arg(format!("header:{name}")).arg(value),
+                name => _ = add.arg(name).arg(value),
+            }
         }
         add.arg("data").arg(message.body.as_slice());
     }

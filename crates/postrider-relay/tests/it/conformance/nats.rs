@@ -51,7 +51,7 @@ impl Tested {
 }
 
 /// What the stream `events` has, by a client that knows nothing of the sink.
-async fn stored(url: &str) -> Result<Vec<Uuid>> {
+pub(super) async fn stored(url: &str) -> Result<Vec<Uuid>> {
     let context = jetstream::new(
         async_nats::ConnectOptions::new()
             .user_and_password("shop".into(), "p@ss".into())
@@ -218,5 +218,35 @@ async fn fault_87_nats_knows_an_event_again_whose_confirmation_was_lost() -> Res
         }
     }
     assert_eq!(count().await?, 4, "none is there twice");
+    Ok(())
+}
+
+/// An event's own headers are for those who read it: none of them is an order to the server.
+#[tokio::test]
+async fn a_nats_event_gives_the_server_no_orders() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let config = NatsConfig { create: true, ..NatsConfig::new(server.url()) };
+    let mut sink = NatsSink::open(config).await.unwrap();
+    let records = [event("a"), event("b"), event("c")];
+    let headers = [("X-Origin", "web"), ("Nats-Rollup", "all"), ("nats-msg-id", "7")];
+    let batch: Vec<_> = records
+        .iter()
+        .zip(headers)
+        .map(|(record, (name, value))| postrider_relay::Message {
+            record,
+            id: postrider_relay::EventId::of(record),
+            destination: "events.order.paid".to_owned(),
+            content_type: "application/json",
+            headers: vec![(name.to_owned(), value.to_owned())],
+            body: b"{}".to_vec(),
+        })
+        .collect();
+    let report = sink.deliver(&batch).await;
+    let [Outcome::Delivered, Outcome::Refused(rollup), Outcome::Refused(id)] = report.outcomes.as_slice()
+    else {
+        panic!("{report:?}");
+    };
+    assert_eq!([rollup.kind, id.kind], [RefusalKind::Rejected; 2]);
+    assert!(rollup.reason.contains("Nats-Rollup"), "{}", rollup.reason);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The sink `redis`, against Redis.
+//! The sink `redis`, against Redis and Valkey.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use postrider_relay::sink::BoxFuture;
 use postrider_relay::sinks::redis::{RedisConfig, RedisSink};
 use postrider_relay::units::Span;
 use postrider_relay::{Outcome, RefusalKind, Sink, Unavailable, UnavailableKind};
-use postrider_testkit::conformance::{Control, Door, Subject, WRONG_PASSWORD, Way, examine};
+use postrider_testkit::conformance::{Control, Door, Subject, Test, WRONG_PASSWORD, Way, examine};
 use postrider_testkit::{Authority, Broker, Proxy, Redis};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -23,18 +23,21 @@ struct Tested {
     server: Broker<Redis>,
     right: Authority,
     wrong: Authority,
+    /// Why it speaks no TLS, if it does not.
+    no_tls: Option<&'static str>,
 }
 
 impl Tested {
-    async fn new() -> Result<Self> {
+    async fn new(service: Redis, no_tls: Option<&'static str>) -> Result<Self> {
         let (right, wrong) = (Authority::new()?, Authority::new()?);
-        let service = Redis::durable()
-            .set("requirepass", format!("{PASSWORD:?}"))
-            .set("proto-max-bulk-len", LARGEST)
-            .with_tls(&right.issue("IP:127.0.0.1", 10)?);
+        let mut service =
+            service.set("requirepass", format!("{PASSWORD:?}")).set("proto-max-bulk-len", LARGEST);
+        if no_tls.is_none() {
+            service = service.with_tls(&right.issue("IP:127.0.0.1", 10)?);
+        }
         let server = Broker::private(service).await?;
         ask(&server, ["SET", "no-stream", "but a text"]).await?;
-        Ok(Self { server, right, wrong })
+        Ok(Self { server, right, wrong, no_tls })
     }
 
     fn config(&self, way: &Way) -> RedisConfig {
@@ -56,7 +59,7 @@ async fn ask<const N: usize>(server: &Broker<Redis>, words: [&str; N]) -> Result
 }
 
 /// The ids of a stream.
-fn ids(entries: &Value) -> Result<Vec<Uuid>> {
+pub(super) fn ids(entries: &Value) -> Result<Vec<Uuid>> {
     let entries = entries.as_array().context("no entries")?;
     // [["1-0", ["id", "…", "type", "…", …]], …]
     entries.iter().map(|entry| Ok(entry[1][1].as_str().context("an entry without an id")?.parse()?)).collect()
@@ -107,12 +110,25 @@ impl Subject for Tested {
     fn kills(&self) -> usize {
         kills()
     }
+
+    fn exempt(&self, test: Test) -> Option<&'static str> {
+        self.no_tls.filter(|_| test == Test::BadTls)
+    }
 }
 
 /// The kills of fault 91 are among it: with `appendfsync always` nothing is lost.
 #[tokio::test]
 async fn fault_91_redis_keeps_the_contract_through_kills() -> Result<()> {
-    examine(&Tested::new().await?).await.assert_passed();
+    examine(&Tested::new(Redis::durable(), None).await?).await.assert_passed();
+    Ok(())
+}
+
+#[tokio::test]
+async fn fault_91_valkey_keeps_the_contract_through_kills() -> Result<()> {
+    let no_tls = Some(
+        "the Valkey of the tests was built without TLS; the sink's part of it is the same as with Redis",
+    );
+    examine(&Tested::new(Redis::durable().valkey(), no_tls).await?).await.assert_passed();
     Ok(())
 }
 
@@ -257,5 +273,24 @@ async fn a_redis_stream_that_is_forbidden_concerns_its_events_alone() -> Result<
         );
     }
     delivered(&mut sink, &[event("a")], "mine").await;
+    Ok(())
+}
+
+/// A server that has become a replica takes nothing, and is waited for: whoever fails over moves the address, or makes it a primary again.
+#[tokio::test]
+async fn fault_95_redis_that_is_read_only_is_waited_for() -> Result<()> {
+    let server = Broker::private(Redis::new()).await?;
+    let mut sink = RedisSink::open(RedisConfig::new(server.url())).await.unwrap();
+    let (first, late) = ([event("a")], [event("a"), event("a")]);
+    delivered(&mut sink, &first, "events").await;
+    ask(&server, ["REPLICAOF", "127.0.0.1", "1"]).await?;
+    let report = deliver(&mut sink, &late, "events").await;
+    assert_eq!(report.outcomes, vec![Outcome::NotSent; 2]);
+    let why = report.unavailable.unwrap();
+    assert_eq!(why.kind, UnavailableKind::Blocked);
+    assert!(why.source.to_string().contains("READONLY"), "{}", why.source);
+    ask(&server, ["REPLICAOF", "NO", "ONE"]).await?;
+    delivered(&mut sink, &late, "events").await;
+    assert_eq!(ask(&server, ["XLEN", "events"]).await?, json!(3));
     Ok(())
 }
