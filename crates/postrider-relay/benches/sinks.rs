@@ -2,7 +2,7 @@
 //! others notice when one of them is down.
 //!
 //! `./dev bench sinks [--strict] [--quick] [NAME...]`, written to `target/bench/sinks.json`. NAME is part of a figure's name: `rabbitmq`,
-//! `nats`, `redis`, `outage`. Every broker runs on the same cores, keeps what it confirms as well as one server can, and is emptied before each run.
+//! `kafka`, `nats`, `redis`, `Debezium`, `outage`. Every broker runs on the same cores, keeps what it confirms as well as one server can, and is emptied before each run.
 //! Ours is the real binary with its default settings over a backlog, started anew for each run; its time includes starting, connecting
 //! and handing the lanes back.
 
@@ -12,6 +12,10 @@ mod backlog;
 mod bare;
 #[path = "sinks/compare.rs"]
 mod compare;
+#[path = "sinks/debezium.rs"]
+mod debezium;
+#[path = "sinks/kafka.rs"]
+mod kafka;
 #[path = "sinks/nats.rs"]
 mod nats;
 #[path = "sinks/outage.rs"]
@@ -37,6 +41,8 @@ async fn main() -> Result<ExitCode> {
     print_facts(&server).await?;
     compare::figures::<rabbitmq::Measured>(&server, &mut bench).await?;
     rabbitmq::unroutable(&server, &mut bench).await?;
+    compare::figures::<kafka::Measured>(&server, &mut bench).await?;
+    debezium::figures(&mut bench).await?;
     compare::figures::<redis::Measured>(&server, &mut bench).await?;
     compare::figures::<nats::Measured>(&server, &mut bench).await?;
     outage::figures(&server, &mut bench).await?;

@@ -81,10 +81,16 @@ pub(crate) async fn figures(bench: &mut Bench) -> Result<()> {
     let most = |runs: &[Run]| runs.iter().map(|run| run.memory).fold(0.0, f64::max);
     let least = |runs: &[Run]| runs.iter().map(|run| run.memory).fold(f64::INFINITY, f64::min);
     for (name, runs) in [("default", &default), ("tuned", &tuned)] {
-        bench.add(Figure::measured(&format!("kafka 3 Debezium, {name}"), "events/s", rate(runs)).runs(runs.len()));
-        bench.add(Figure::measured(&format!("kafka 4 memory of Debezium, {name}"), "MB", most(runs)).runs(runs.len()));
+        bench.add(
+            Figure::measured(&format!("kafka 3 Debezium, {name}"), "events/s", rate(runs)).runs(runs.len()),
+        );
+        bench.add(
+            Figure::measured(&format!("kafka 4 memory of Debezium, {name}"), "MB", most(runs))
+                .runs(runs.len()),
+        );
     }
-    let (name, better) = if rate(&tuned) > rate(&default) { ("tuned", &tuned) } else { ("default", &default) };
+    let (name, better) =
+        if rate(&tuned) > rate(&default) { ("tuned", &tuned) } else { ("default", &default) };
     let figure = Figure::compared(RATE, "events/s", rate(&ours), name, rate(better));
     bench.add(figure.runs(ours.len()).goal(Goal::RatioAtLeast(3.0)));
     let figure = Figure::compared(MEMORY, "MB", most(&ours), name, least(&default).min(least(&tuned)));
@@ -103,7 +109,10 @@ struct Source {
 impl Source {
     async fn fill(server: &PostgresServer, events: u32) -> Result<Self> {
         let home = postrider_testkit::cache().join("debezium");
-        ensure!(home.join("pins").exists(), "Debezium is not installed: run ./dev bench sinks, which fetches it");
+        ensure!(
+            home.join("pins").exists(),
+            "Debezium is not installed: run ./dev bench sinks, which fetches it"
+        );
         let database = server.database(&Template::empty()).await?;
         let mut connection = database.connect().await?;
         sqlx::raw_sql(TABLE).execute(&mut connection).await?;
@@ -131,7 +140,10 @@ impl Source {
         self.number.set(self.number.get() + 1);
         let slot = format!("dbz_{}", self.number.get());
         let mut connection = self.database.connect().await?;
-        sqlx::query("select pg_copy_logical_replication_slot('origin', $1)").bind(&slot).execute(&mut connection).await?;
+        sqlx::query("select pg_copy_logical_replication_slot('origin', $1)")
+            .bind(&slot)
+            .execute(&mut connection)
+            .await?;
         broker.create(TOPIC).await?;
         let (worker, connector) = self.configure(broker, &slot, more)?;
         let libs = |part: &str| format!("{}/{part}/libs/*", self.home.display());
@@ -153,15 +165,24 @@ impl Source {
             if let Some((since, had)) = first
                 && count >= u64::from(self.events)
             {
-                break f64::from(self.events - u32::try_from(had)?.min(self.events)) / since.elapsed().as_secs_f64();
+                break f64::from(self.events - u32::try_from(had)?.min(self.events))
+                    / since.elapsed().as_secs_f64();
             }
-            ensure!(connect.try_wait()?.is_none() && begin.elapsed() < LONGEST, "Debezium has sent {count} messages, and no more");
+            ensure!(
+                connect.try_wait()?.is_none() && begin.elapsed() < LONGEST,
+                "Debezium has sent {count} messages, and no more"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
         let memory = resident(pid).context("no memory")?;
         connect.kill().await?;
         // The slot is in use for a moment longer.
-        while sqlx::query("select pg_drop_replication_slot($1)").bind(&slot).execute(&mut connection).await.is_err() {
+        while sqlx::query("select pg_drop_replication_slot($1)")
+            .bind(&slot)
+            .execute(&mut connection)
+            .await
+            .is_err()
+        {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         broker.remove(TOPIC).await?;
@@ -225,7 +246,11 @@ impl Drop for Source {
 }
 
 fn scratch(database: &postrider_testkit::Database) -> Result<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("debezium-{}-{}", std::process::id(), database.name()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "debezium-{}-{}",
+        std::process::id(),
+        database.name()
+    ));
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::compare::Broker;
 use crate::relay::Relay;
-use crate::{backlog, nats, rabbitmq, redis};
+use crate::{backlog, kafka, nats, rabbitmq, redis};
 
 const RATE: u32 = 3_000;
 /// Events of a transaction. Each alone would measure the disk.
@@ -105,6 +105,7 @@ pub(crate) async fn figures(server: &PostgresServer, bench: &mut Bench) -> Resul
     let database = backlog::empty(server).await?;
     let mut stage = Stage::new();
     let down = stage.add::<rabbitmq::Measured>().await?;
+    stage.add::<kafka::Measured>().await?;
     stage.add::<nats::Measured>().await?;
     stage.add::<redis::Measured>().await?;
     let host = Relay::new(&database)?;

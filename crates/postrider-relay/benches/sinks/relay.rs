@@ -20,7 +20,6 @@ pub(crate) struct Run {
     /// Events per second.
     pub(crate) rate: f64,
     /// The most memory that it had, in MB.
-    #[allow(dead_code)]
     pub(crate) memory: f64,
 }
 

@@ -21,6 +21,7 @@ pub struct Kafka {
     settings: Vec<(String, String)>,
     /// Where clients of the plain entrance are sent; to itself, unless it is set.
     advertised: Option<u16>,
+    is_measured: bool,
     login: Option<Login>,
     tls: Option<Tls>,
 }
@@ -55,6 +56,13 @@ impl Kafka {
     #[expect(clippy::needless_pass_by_value, reason = "values are literals, numbers as well as texts")]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.settings.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Started as for work, not as for a quick test.
+    #[must_use]
+    pub fn for_measuring(mut self) -> Self {
+        self.is_measured = true;
         self
     }
 
@@ -190,8 +198,11 @@ impl Service for Kafka {
     fn command(&self, place: &Place) -> Result<CommandLine> {
         let home = Self::home()?;
         // One compiler and a simple collector shorten the start; neither is for measuring.
+        let quick: &[&str] = &["-Xms128m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
+        let measured: &[&str] = &["-Xms1g", "-Xmx1g"];
+        let machine = if self.is_measured { measured } else { quick };
         Ok(CommandLine::new("/usr/bin/java")
-            .args(["-Xms128m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"])
+            .args(machine.iter().copied())
             .args(["-cp".to_owned(), format!("{}/libs/*", home.display())])
             .args(["kafka.Kafka".into(), place.dir.join("server.properties").to_string_lossy()]))
     }

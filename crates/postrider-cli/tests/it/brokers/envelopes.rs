@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use postrider_testkit::{Broker, Heard, Nats, RabbitMq, Redis, cloudevents};
+use postrider_testkit::{Broker, Heard, Kafka, Nats, RabbitMq, Redis, cloudevents};
 use serde_json::{Value, json};
 
 use crate::support::End;
@@ -183,4 +183,29 @@ async fn pika_reads_every_envelope() {
         python("rabbitmq/pip", PIKA, &[&url, "read", envelope])
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kcat_reads_every_envelope() {
+    let kafka = Broker::private(Kafka::new()).await.unwrap();
+    let brokers = kafka.bootstrap();
+    let sink = |envelope: &str| {
+        let create = "create_topics: { partitions: 1, replication: 1 }";
+        format!("kafka: {{ url: 'kafka://{brokers}', {create} }}, route: {envelope}")
+    };
+    every_envelope("kafka", sink, async |envelope| {
+        let mut kcat = Command::new("kcat");
+        kcat.args(["-b", &brokers, "-C", "-t", envelope, "-o", "beginning", "-e", "-q", "-J"]);
+        let lines = End::of(&mut kcat).expect(0).stdout;
+        lines.lines().map(|line| of_kcat(&serde_json::from_str(line).unwrap())).collect()
+    })
+    .await;
+}
+
+/// `{"headers":["name","value",…],"payload":"…",…}`
+fn of_kcat(message: &Value) -> Heard {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let headers = message["headers"].as_array().unwrap();
+    let headers = headers.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+    Heard { headers, body: text(&message["payload"]) }
 }
