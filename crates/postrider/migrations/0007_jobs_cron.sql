@@ -31,6 +31,12 @@ create or replace function postrider.next_job_at(queues text[]) returns double p
         select w.run_at from postrider.job_waiting w where w.queue = q.queue and w.state = 'scheduled' order by w.queue, w.run_at limit 1) w
 $$;
 
+-- The shortest lease of these queues, in seconds.
+create or replace function postrider.job_lease(queues text[]) returns double precision
+    language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(min(date_part('epoch', q.lease)), 30) from postrider.job_queues q where q.queue = any (job_lease.queues)
+$$;
+
 -- A worker that leaves in good order.
 create or replace function postrider.end_job_worker(worker uuid) returns void
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$

@@ -89,25 +89,30 @@ create or replace function postrider.list_running_jobs() returns table (
     where not exists (select from postrider.job_settled s where s.claim = c.claim and s.closes)
 $$;
 
--- How many jobs of a band are ready; counting stops at the number given.
-create or replace function postrider.count_ready_jobs(queue text, priority smallint, most integer default 10000) returns integer
-    language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+-- The jobs of a band that nobody has claimed, in the order they will be, at most so many.
+create or replace function postrider.list_ready_jobs(queue text, priority smallint, most integer) returns setof postrider.jobs
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     c postrider.job_claims;
-    counted integer;
+    brought bigint;
 begin
-    select l.* into c from postrider.job_claims l where l.queue = count_ready_jobs.queue and l.priority = count_ready_jobs.priority
+    select l.* into c from postrider.job_claims l where l.queue = list_ready_jobs.queue and l.priority = list_ready_jobs.priority
     order by l.queue desc, l.priority desc, l.number desc limit 1;
-    select count(*) into counted from postrider.job_band(count_ready_jobs.queue, count_ready_jobs.priority, coalesce(c.seen, '1:1:'), coalesce(c.target, '1:1:'),
-        coalesce(c.upto_xid, '0'), coalesce(c.upto_id, 0), count_ready_jobs.most);
-    if counted < count_ready_jobs.most then
-        select counted + count(*) into counted from postrider.job_band(count_ready_jobs.queue, count_ready_jobs.priority, coalesce(c.target, '1:1:'),
-            pg_current_snapshot(), '0', 0, count_ready_jobs.most - counted);
+    return query select b.* from postrider.job_band(list_ready_jobs.queue, list_ready_jobs.priority, coalesce(c.seen, '1:1:'), coalesce(c.target, '1:1:'),
+        coalesce(c.upto_xid, '0'), coalesce(c.upto_id, 0), list_ready_jobs.most) b;
+    get diagnostics brought = row_count;
+    if brought < list_ready_jobs.most then
+        return query select b.* from postrider.job_band(list_ready_jobs.queue, list_ready_jobs.priority, coalesce(c.target, '1:1:'),
+            pg_current_snapshot(), '0', 0, (list_ready_jobs.most - brought)::integer) b;
     end if;
-    return counted;
 end
 $$;
+
+-- How many there are; counting stops at the number given.
+create or replace function postrider.count_ready_jobs(queue text, priority smallint, most integer default 10000) returns integer
+    language sql stable security definer set search_path = pg_catalog, pg_temp
+    return (select count(*)::integer from postrider.list_ready_jobs(count_ready_jobs.queue, count_ready_jobs.priority, count_ready_jobs.most));
 
 -- From band to band by the index.
 create or replace view postrider.job_bands as

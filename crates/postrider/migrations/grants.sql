@@ -74,7 +74,7 @@ begin
     for routine in
         select p.oid::regprocedure from pg_proc p
         where p.pronamespace = 'postrider'::regnamespace
-          and p.proname in ('claim_jobs', 'settle_jobs', 'finish_jobs', 'extend_jobs', 'end_job_worker', 'reap_jobs', 'tend_jobs', 'next_job_at', 'cancel_job', 'retry_job',
+          and p.proname in ('claim_jobs', 'settle_jobs', 'finish_jobs', 'extend_jobs', 'end_job_worker', 'reap_jobs', 'tend_jobs', 'next_job_at', 'job_lease', 'cancel_job', 'retry_job',
                             'pause_queue', 'set_queue', 'list_running_jobs', 'count_ready_jobs', 'take_job_ticket', 'disarm_jobs',
                             'declare_cron', 'due_crons', 'tick_cron')
     loop

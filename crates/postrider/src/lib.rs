@@ -20,6 +20,8 @@
 //! | `tokio-postgres` | emitting in an open tokio-postgres transaction |
 //! | `log` | installing the schema, reading the log, capturing tables, the inbox |
 //! | `consume` | handling events exactly once: subscriptions to the log |
+//! | `jobs` | working jobs off: [`jobs`] |
+//! | `log` | installing the schema, reading the log, capturing tables |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "log")]
@@ -30,6 +32,8 @@ mod context;
 #[cfg(feature = "log")]
 pub mod declared;
 mod event;
+#[cfg(feature = "jobs")]
+pub mod jobs;
 #[cfg(feature = "log")]
 pub mod inbox;
 #[cfg(feature = "log")]
