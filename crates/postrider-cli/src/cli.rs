@@ -8,6 +8,8 @@ use tokio::runtime::Builder;
 use crate::commands::{
     apply, backfill, completions, config, dead, doctor, emit, inbox, init, man, plan, rebase, recapture, run,
     sinks, sql, status, tail, where_is,
+    apply, backfill, completions, config, dead, doctor, emit, init, jobs, man, plan, rebase, recapture, run, sinks,
+    sql, status, tail, where_is,
 };
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
@@ -50,6 +52,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Where(where_is::Where),
     Dead(dead::Dead),
+    Jobs(jobs::Jobs),
     Sinks(sinks::Sinks),
     Inbox(inbox::Inbox),
     Rebase(rebase::Rebase),
@@ -115,6 +118,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Command::Doctor(command) => command.run(cli.json).await,
             Command::Where(command) => command.run(cli.json).await,
             Command::Dead(command) => command.run(cli.json).await,
+            Command::Jobs(command) => command.run(cli.json).await,
             Command::Sinks(command) => command.run(cli.json).await,
             Command::Inbox(command) => command.run(cli.json).await,
             Command::Rebase(command) => command.run(cli.json).await,

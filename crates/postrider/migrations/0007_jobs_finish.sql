@@ -48,6 +48,9 @@ begin
         end if;
     else
         named := settle_jobs.done || array(select (o ->> 'id')::bigint from json_array_elements(settle_jobs.outcomes) o);
+        if cardinality(named) = 0 then
+            return null;
+        end if;
         if exists (select from postrider.job_settled s where s.claim = settle_jobs.claim and s.ids && named) then
             return format('a job of claim %s is finished already', settle_jobs.claim);
         end if;

@@ -1,13 +1,12 @@
 //! For operators: what is there, one job in full, and what can be done about it.
 
-use serde::Serialize;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use super::error::Result;
+use crate::log::error::Result;
 
 /// Where a job stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 #[non_exhaustive]
 pub struct Listed {
     /// Its id.
@@ -25,26 +24,23 @@ pub struct Listed {
     /// Who has it.
     pub worker: Option<String>,
     /// Since when it is in this state, or until when it waits.
-    #[serde(with = "time::serde::rfc3339::option")]
     pub at: Option<OffsetDateTime>,
     /// What went wrong last.
     pub error: Option<String>,
 }
 
 /// A job in full.
-#[derive(Debug, Clone, Serialize, sqlx::FromRow)]
+#[derive(Debug, Clone, sqlx::FromRow)]
 #[non_exhaustive]
 pub struct Shown {
     /// What a list says of it.
     #[sqlx(flatten)]
-    #[serde(flatten)]
     pub listed: Listed,
     /// High first.
     pub priority: Option<i16>,
     /// How many attempts there are.
     pub max_attempts: Option<i16>,
     /// When it was enqueued.
-    #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     /// As text; gone with the ring when the job has ended.
     pub payload: Option<String>,
@@ -55,13 +51,12 @@ pub struct Shown {
 }
 
 /// One row of `postrider.job_stats`.
-#[derive(Debug, Clone, Serialize, sqlx::FromRow)]
+#[derive(Debug, Clone, sqlx::FromRow)]
 #[non_exhaustive]
 pub struct Stats {
     /// Of which queue.
     pub queue: String,
     /// Since when it is paused.
-    #[serde(with = "time::serde::rfc3339::option")]
     pub paused_at: Option<OffsetDateTime>,
     /// May be claimed; counting stops at 10,000 a priority.
     pub ready: i64,

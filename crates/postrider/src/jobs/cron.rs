@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use time::{Date, Month, PrimitiveDateTime, Time};
+use time::{Date, PrimitiveDateTime, Time};
 
 /// What becomes of ticks that passed while no worker was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -168,7 +168,7 @@ impl Expression {
         let in_month = self.days >> date.day() & 1 == 1;
         let in_week = self.weekdays >> date.weekday().number_days_from_sunday() & 1 == 1;
         let is_day = if self.either_day { in_month || in_week } else { in_month && in_week };
-        self.months >> Month::from(date.month()) as u8 & 1 == 1 && is_day
+        self.months >> u8::from(date.month()) & 1 == 1 && is_day
     }
 }
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
 
 use crate::{EmitError, Transaction};
 
@@ -67,7 +66,15 @@ impl NewJob {
 
     /// Not before this time, by the database's clock.
     pub fn run_at(mut self, at: OffsetDateTime) -> Self {
-        self.run_at = at.format(&Rfc3339).ok();
+        let at = at.to_offset(UtcOffset::UTC);
+        let (date, (hour, minute, second, micro)) = (at.date(), at.to_hms_micro());
+        // As the server writes it, whatever the features of the `time` crate are.
+        self.run_at = Some(format!(
+            "{:04}-{:02}-{:02} {hour:02}:{minute:02}:{second:02}.{micro:06}+00",
+            date.year(),
+            u8::from(date.month()),
+            date.day()
+        ));
         self
     }
 
