@@ -14,6 +14,8 @@ mod lines;
 
 #[cfg(feature = "file")]
 pub mod file;
+#[cfg(feature = "jobs")]
+pub mod jobs;
 #[cfg(feature = "nats")]
 pub mod nats;
 #[cfg(feature = "null")]
@@ -35,6 +37,9 @@ pub enum Target {
     /// Lines of JSON at the end of a file.
     #[cfg(feature = "file")]
     File(file::FileConfig),
+    /// Jobs of a queue in PostgreSQL.
+    #[cfg(feature = "jobs")]
+    Jobs(jobs::JobsConfig),
     /// Messages of a NATS `JetStream` stream.
     #[cfg(feature = "nats")]
     Nats(nats::NatsConfig),
@@ -61,6 +66,8 @@ impl Target {
         match self {
             #[cfg(feature = "file")]
             Self::File(_) => "file",
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => "jobs",
             #[cfg(feature = "nats")]
             Self::Nats(_) => "nats",
             #[cfg(feature = "null")]
@@ -78,6 +85,8 @@ impl Target {
     /// What in its settings can never work: the key, and why. The address is not repeated, it may hold a password.
     pub fn objections(&self) -> Vec<(&'static str, String)> {
         match self {
+            #[cfg(feature = "jobs")]
+            Self::Jobs(config) => config.objections(),
             #[cfg(feature = "nats")]
             Self::Nats(config) => config.objections(),
             #[cfg(feature = "rabbitmq")]
@@ -93,6 +102,8 @@ impl Target {
         match self {
             #[cfg(feature = "file")]
             Self::File(config) => Ok(Box::new(file::FileSink::open(config.clone()).await?)),
+            #[cfg(feature = "jobs")]
+            Self::Jobs(config) => Ok(Box::new(jobs::JobsSink::open(config.clone()).await?)),
             #[cfg(feature = "nats")]
             Self::Nats(config) => Ok(Box::new(nats::NatsSink::open(config.clone()).await?)),
             #[cfg(feature = "null")]
@@ -115,6 +126,8 @@ impl Target {
                 let unsynced = (config.fsync == file::Fsync::Never).then_some(Weakness::FileNotSynced);
                 Durability::new([Weakness::FileOnOneDisk].into_iter().chain(unsynced))
             }
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => Durability::new([]),
             #[cfg(feature = "nats")]
             Self::Nats(config) => nats::durability(config).await?,
             #[cfg(feature = "null")]
@@ -136,6 +149,8 @@ impl Target {
             #[cfg(feature = "file")]
             Self::File(_) => false,
             Self::Custom(_) => true,
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => true,
             #[cfg(feature = "nats")]
             Self::Nats(_) => true,
             #[cfg(feature = "rabbitmq")]
@@ -153,6 +168,8 @@ impl Target {
     /// The routing template it has by default; empty where a sink has no destinations.
     pub fn default_route(&self) -> &'static str {
         match self {
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => jobs::ROUTE,
             #[cfg(feature = "nats")]
             Self::Nats(_) => nats::ROUTE,
             #[cfg(feature = "rabbitmq")]
@@ -187,6 +204,8 @@ impl Target {
             Self::Custom(custom) => custom.is_exclusive(),
             #[cfg(feature = "file")]
             Self::File(_) => true,
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => false,
             #[cfg(feature = "nats")]
             Self::Nats(_) => false,
             #[cfg(feature = "null")]

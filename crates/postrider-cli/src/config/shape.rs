@@ -71,6 +71,7 @@ const ORDER: &[&str] = &[
     "redis",
     "nats",
     "rabbitmq",
+    "jobs",
     "null",
     "path",
     "url",

@@ -307,6 +307,7 @@ fn no_text_makes_it_panic() {
     feature = "redis",
     feature = "stdout"
 ))]
+#[cfg(all(feature = "file", feature = "jobs", feature = "nats", feature = "null", feature = "redis", feature = "stdout"))]
 mod documents {
     use super::*;
     use crate::config::document;
