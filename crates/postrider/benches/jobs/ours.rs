@@ -81,7 +81,7 @@ impl<'s> Ours<'s> {
     /// Milliseconds from the commit of a job to its handler; beside others, so many a second, or while nothing else happens.
     pub(super) async fn latencies(&mut self, samples: u32, beside: Option<u32>) -> Result<Vec<f64>> {
         let database = self.server.database(&self.template).await?;
-        let (arrivals, mut arrived) = mpsc::unbounded_channel();
+        let (arrivals, mut arrived) = mpsc::unbounded_channel::<(i64, Instant)>();
         let worker = Worker::new(database.pool(2).await?).state(arrivals).handle("arrive", arrive);
         let working = tokio::spawn(worker.run(std::future::pending()));
         let load = beside.map(|rate| {

@@ -82,6 +82,16 @@ pub async fn finish(connection: &mut PgConnection, claim: i64) -> Result<(), sql
     sqlx::query("select postrider.finish_jobs($1)").bind(claim).execute(connection).await.map(drop)
 }
 
+/// Claims and finishes what is there; the kinds of it.
+pub async fn work_off(connection: &mut PgConnection) -> Vec<String> {
+    let claimed = claim(connection, 1000).await;
+    let claims: std::collections::BTreeSet<i64> = claimed.iter().map(|job| job.0).collect();
+    for number in claims {
+        finish(connection, number).await.unwrap();
+    }
+    claimed.into_iter().map(|job| job.2).collect()
+}
+
 pub async fn pool(database: &postrider_testkit::Database) -> PgPool {
     database.pool(10).await.unwrap()
 }

@@ -2,7 +2,7 @@
 
 use sqlx::{Connection as _, PgConnection};
 
-use super::{claim, finish, kinds, one, until};
+use super::{claim, finish, kinds, one, until, work_off};
 use crate::support::{database, run};
 
 async fn enqueue(connection: &mut PgConnection, kind: &str) -> i64 {
@@ -130,10 +130,7 @@ async fn jobs_of_a_key_wait_for_each_other() {
         .unwrap();
     let mut seen = Vec::new();
     while seen.len() < 3 {
-        for (number, _, kind) in claim(&mut connection, 10).await {
-            finish(&mut connection, number).await.unwrap();
-            seen.push(kind);
-        }
+        seen.extend(work_off(&mut connection).await);
     }
     let place = |name| seen.iter().position(|kind| kind == name).unwrap();
     assert!(place("a1") < place("a2") && seen.contains(&"b2".to_owned()), "{seen:?}");

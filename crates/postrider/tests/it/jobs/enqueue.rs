@@ -6,7 +6,7 @@ use sqlx::Connection as _;
 use sqlx::postgres::PgDatabaseError;
 use time::OffsetDateTime;
 
-use super::{claim, finish, kinds, one};
+use super::{claim, finish, kinds, one, work_off};
 use crate::support::{database, run};
 
 #[tokio::test]
@@ -106,9 +106,7 @@ async fn a_unique_key_is_taken_until_the_job_has_ended_or_for_a_time() {
 
     let hour = NewJob::new("once", &()).unwrap().unique_for("event 1", std::time::Duration::from_hours(1));
     let once = enqueue(&mut connection, &hour).await.unwrap();
-    for (number, _, _) in claim(&mut connection, 10).await {
-        finish(&mut connection, number).await.unwrap();
-    }
+    work_off(&mut connection).await;
     assert_eq!(enqueue(&mut connection, &hour).await.unwrap(), once, "it has ended, the hour has not");
     run(&mut connection, "update postrider.job_unique set until = now() - interval '1 second' where until < 'infinity'").await;
     assert_ne!(enqueue(&mut connection, &hour).await.unwrap(), once);

@@ -61,7 +61,7 @@ async fn attempt(context: &mut JobContext, job: &Job<Payload>) -> HandlerResult 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_jobs_leaves_an_exact_ledger() {
-    let seed = Seed::from_env_or_random();
+    let seed = Seed::from_env_or_random("jobs storm");
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     run(
