@@ -10,6 +10,8 @@ use crate::commands::{
     sinks, sql, status, tail, where_is,
     apply, backfill, completions, config, dead, doctor, emit, init, jobs, man, plan, rebase, recapture, run, sinks,
     sql, status, tail, where_is,
+    apply, backfill, completions, config, dead, doctor, emit, init, jobs, man, plan, rebase, recapture, run,
+    sinks, sql, status, tail, where_is,
 };
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};

@@ -36,12 +36,14 @@ async fn main() -> Result<ExitCode> {
 
     if bench.wants(KEPT) {
         let mut river = River::new(&server).await?;
-        let measured = pairs(runs, async || ours.burn(jobs, true).await, async || river.burn(jobs).await).await?;
+        let measured =
+            pairs(runs, async || ours.burn(jobs, true).await, async || river.burn(jobs).await).await?;
         bench.add(Figure::paired(KEPT, "jobs/s", "River 0.50", &measured).goal(Goal::RatioAtLeast(1.3)));
     }
     if bench.wants(DROPPED) {
         let mut graphile = Graphile::new(&server).await?;
-        let measured = pairs(runs, async || ours.burn(jobs, false).await, async || graphile.burn(jobs).await).await?;
+        let measured =
+            pairs(runs, async || ours.burn(jobs, false).await, async || graphile.burn(jobs).await).await?;
         bench.add(
             Figure::paired(DROPPED, "jobs/s", "Graphile Worker 0.17, batched", &measured)
                 .goal(Goal::RatioAtLeast(1.3)),
@@ -64,7 +66,9 @@ async fn main() -> Result<ExitCode> {
     }
     if bench.wants(IDLE) || bench.wants(IDLE_99) {
         let samples = ours.latencies(bench.size(500, 50), None).await?;
-        bench.add(Figure::measured(IDLE, "ms", quantile(&samples, 0.5)).goal(Goal::Below(5.0)).runs(samples.len()));
+        bench.add(
+            Figure::measured(IDLE, "ms", quantile(&samples, 0.5)).goal(Goal::Below(5.0)).runs(samples.len()),
+        );
         bench.add(Figure::measured(IDLE_99, "ms", quantile(&samples, 0.99)).runs(samples.len()));
     }
     if bench.wants(BUSY) {

@@ -308,6 +308,12 @@ fn no_text_makes_it_panic() {
     feature = "stdout"
 ))]
 #[cfg(all(feature = "file", feature = "jobs", feature = "nats", feature = "null", feature = "redis", feature = "stdout"))]
+    feature = "jobs",
+    feature = "nats",
+    feature = "null",
+    feature = "redis",
+    feature = "stdout"
+))]
 mod documents {
     use super::*;
     use crate::config::document;

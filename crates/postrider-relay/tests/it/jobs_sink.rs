@@ -1,9 +1,9 @@
 //! Events that become jobs: by rule, each once, whatever is sent again.
 
+use postrider::log::Record;
 use postrider::schema;
 use postrider_relay::sinks::jobs::{JobsConfig, JobsSink};
 use postrider_relay::{EventId, Message, Outcome, RefusalKind, Report, Sink};
-use postrider::log::Record;
 use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -52,7 +52,11 @@ async fn an_event_becomes_one_job_by_the_rule_that_fits_best() {
     }))
     .unwrap();
     let mut sink = JobsSink::open(config).await.unwrap();
-    let events = [event("order.paid", "7", "{\"n\":  1}"), event("order.made", "7", "2"), event("mail.sent", "7", "3")];
+    let events = [
+        event("order.paid", "7", "{\"n\":  1}"),
+        event("order.made", "7", "2"),
+        event("mail.sent", "7", "3"),
+    ];
     // Twice, as after a crash between delivering and settling.
     for _ in 0..2 {
         let report = deliver(&mut sink, &events).await;
@@ -69,11 +73,23 @@ async fn an_event_becomes_one_job_by_the_rule_that_fits_best() {
     let job = |kind: &str, queue: &str, priority, payload: &str, key: Option<&str>| {
         (kind.to_owned(), queue.to_owned(), priority, payload.to_owned(), key.map(str::to_owned))
     };
-    assert_eq!(jobs, [job("invoice.make", "default", 0, "{\"n\":  1}", Some("7")), job("order.made", "orders", 3, "2", None)]);
+    assert_eq!(
+        jobs,
+        [
+            job("invoice.make", "default", 0, "{\"n\":  1}", Some("7")),
+            job("order.made", "orders", 3, "2", None)
+        ]
+    );
     // Done, and sent again: it stays once.
-    sqlx::raw_sql("select postrider.finish_jobs(c.claim) from postrider.claim_jobs('orders') c").execute(&mut connection).await.unwrap();
+    sqlx::raw_sql("select postrider.finish_jobs(c.claim) from postrider.claim_jobs('orders') c")
+        .execute(&mut connection)
+        .await
+        .unwrap();
     deliver(&mut sink, &events[1..2]).await;
-    let again: i64 = sqlx::query_scalar("select count(*) from postrider.claim_jobs('orders')").fetch_one(&mut connection).await.unwrap();
+    let again: i64 = sqlx::query_scalar("select count(*) from postrider.claim_jobs('orders')")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
     assert_eq!(again, 0);
 }
 
@@ -84,7 +100,10 @@ async fn what_the_queue_refuses_is_refused_alone() {
     let events = [event("a", "1", "1"), event("", "2", "2"), event("b", "3", "3")];
     let report = deliver(&mut sink, &events).await;
     assert_eq!(report.outcomes[0], Outcome::Delivered);
-    assert!(matches!(&report.outcomes[1], Outcome::Refused(refusal) if refusal.kind == RefusalKind::Rejected), "{report:?}");
+    assert!(
+        matches!(&report.outcomes[1], Outcome::Refused(refusal) if refusal.kind == RefusalKind::Rejected),
+        "{report:?}"
+    );
     // Behind it: sent again, so that a key stays in order.
     assert_eq!(report.outcomes[2], Outcome::NotSent);
 }

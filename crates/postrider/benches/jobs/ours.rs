@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use postrider::jobs::{HandlerResult, Job, JobContext, NewJob, Outcome, Worker, WorkerOptions, enqueue, enqueue_many};
+use postrider::jobs::{
+    HandlerResult, Job, JobContext, NewJob, Outcome, Worker, WorkerOptions, enqueue, enqueue_many,
+};
 use postrider::schema::{self, Install};
 use postrider_testkit::{Database, PostgresServer, Template};
 use serde_json::{Value, json};
@@ -148,16 +150,21 @@ async fn fill(database: &Database, jobs: u32) -> Result<()> {
 async fn burn(database: &Database, jobs: u32, keep: bool) -> Result<f64> {
     let left = Arc::new(Left { jobs: AtomicI64::new(i64::from(jobs)), none: Notify::new() });
     let mut connection = database.connect().await?;
-    let before: i64 = sqlx::query_scalar("select count(*) from postrider.job_results").fetch_one(&mut connection).await?;
+    let before: i64 =
+        sqlx::query_scalar("select count(*) from postrider.job_results").fetch_one(&mut connection).await?;
     let options = WorkerOptions { batch: 2000, ..WorkerOptions::default() };
-    let worker = Worker::new(database.pool(2).await?).options(options).state(left.clone()).handle("noop", no_op);
+    let worker =
+        Worker::new(database.pool(2).await?).options(options).state(left.clone()).handle("noop", no_op);
     let begin = Instant::now();
     // It returns when everything is stored.
     worker.run(async move { left.none.notified().await }).await?;
     let seconds = begin.elapsed().as_secs_f64();
-    let ended: i64 = sqlx::query_scalar("select count(*) from postrider.job_results").fetch_one(&mut connection).await?;
+    let ended: i64 =
+        sqlx::query_scalar("select count(*) from postrider.job_results").fetch_one(&mut connection).await?;
     ensure!(!keep || ended - before == i64::from(jobs), "{} results of {jobs}", ended - before);
-    let open: i64 = sqlx::query_scalar("select count(*) from postrider.list_running_jobs()").fetch_one(&mut connection).await?;
+    let open: i64 = sqlx::query_scalar("select count(*) from postrider.list_running_jobs()")
+        .fetch_one(&mut connection)
+        .await?;
     ensure!(open == 0, "{open} jobs are not settled");
     Ok(f64::from(jobs) / seconds)
 }

@@ -79,7 +79,12 @@ pub async fn list(
     state: Option<&str>,
     most: i64,
 ) -> Result<Vec<Listed>> {
-    Ok(sqlx::query_as(include_str!("sql/list.sql")).bind(queue).bind(state).bind(most).fetch_all(connection).await?)
+    Ok(sqlx::query_as(include_str!("sql/list.sql"))
+        .bind(queue)
+        .bind(state)
+        .bind(most)
+        .fetch_all(connection)
+        .await?)
 }
 
 /// One job, if there is one of this id.

@@ -68,7 +68,12 @@ impl Claimer {
         }
     }
 
-    async fn step(&mut self, bell: &mut Option<Bell>, sleeper: &mut Sleeper, most: usize) -> Result<Vec<Claimed>> {
+    async fn step(
+        &mut self,
+        bell: &mut Option<Bell>,
+        sleeper: &mut Sleeper,
+        most: usize,
+    ) -> Result<Vec<Claimed>> {
         let connection = self.link.get().await?;
         if bell.is_none() {
             *bell = Some(Bell::hang_on(CHANNEL, &self.options, connection, self.hint).await?);

@@ -142,7 +142,8 @@ impl Expression {
 
     /// The first tick after this moment.
     pub fn after(&self, moment: PrimitiveDateTime) -> PrimitiveDateTime {
-        let (mut date, mut from) = (moment.date(), u32::from(moment.hour()) * 60 + u32::from(moment.minute()) + 1);
+        let (mut date, mut from) =
+            (moment.date(), u32::from(moment.hour()) * 60 + u32::from(moment.minute()) + 1);
         loop {
             let Some(day) = self.next_day(date) else { return PrimitiveDateTime::MAX };
             if day != date {
@@ -161,7 +162,9 @@ impl Expression {
 
     /// The first day from this one on that fits; none within the eight years in which every leap day comes.
     fn next_day(&self, from: Date) -> Option<Date> {
-        std::iter::successors(Some(from), |day| day.next_day()).take(366 * 8 + 2).find(|day| self.has_day(*day))
+        std::iter::successors(Some(from), |day| day.next_day())
+            .take(366 * 8 + 2)
+            .find(|day| self.has_day(*day))
     }
 
     fn has_day(&self, date: Date) -> bool {
@@ -178,15 +181,19 @@ fn field(text: &str, least: u32, most: u32, names: &[&str]) -> Result<u64, Strin
         let named = names.iter().position(|name| word.eq_ignore_ascii_case(name));
         let value = named.and_then(|place| u32::try_from(place).ok()).map(|place| place + least);
         let value = value.or_else(|| word.parse().ok());
-        value.filter(|value| (least..=most).contains(value)).ok_or_else(|| {
-            format!("{word:?} in {text:?} is not a number from {least} to {most}")
-        })
+        value
+            .filter(|value| (least..=most).contains(value))
+            .ok_or_else(|| format!("{word:?} in {text:?} is not a number from {least} to {most}"))
     };
     let mut bits = 0;
     for part in text.split(',') {
         let (range, step) = match part.split_once('/') {
             Some((range, step)) => {
-                let step: u32 = step.parse().ok().filter(|step| *step > 0).ok_or_else(|| format!("{part:?} has no step"))?;
+                let step: u32 = step
+                    .parse()
+                    .ok()
+                    .filter(|step| *step > 0)
+                    .ok_or_else(|| format!("{part:?} has no step"))?;
                 (range, Some(step))
             }
             None => (part, None),
@@ -215,14 +222,19 @@ mod tests {
 
     fn ticks(expression: &str, from: PrimitiveDateTime, count: usize) -> Vec<PrimitiveDateTime> {
         let expression = Expression::parse(expression).unwrap();
-        std::iter::successors(Some(expression.after(from)), |tick| Some(expression.after(*tick))).take(count).collect()
+        std::iter::successors(Some(expression.after(from)), |tick| Some(expression.after(*tick)))
+            .take(count)
+            .collect()
     }
 
     #[test]
     fn ticks_are_those_of_cron() {
         let from = datetime!(2026-02-27 23:58:30);
         assert_eq!(ticks("* * * * *", from, 2), [datetime!(2026-02-27 23:59), datetime!(2026-02-28 00:00)]);
-        assert_eq!(ticks("*/20 3 * * *", from, 2), [datetime!(2026-02-28 03:00), datetime!(2026-02-28 03:20)]);
+        assert_eq!(
+            ticks("*/20 3 * * *", from, 2),
+            [datetime!(2026-02-28 03:00), datetime!(2026-02-28 03:20)]
+        );
         assert_eq!(ticks("0 0 29 2 *", from, 1), [datetime!(2028-02-29 00:00)]);
         assert_eq!(ticks("30 8 * * mon-fri", from, 1), [datetime!(2026-03-02 08:30)]);
         assert_eq!(ticks("0 0 * * 7", from, 1), [datetime!(2026-03-01 00:00)]);

@@ -91,7 +91,12 @@ impl Floor {
     pub(super) fn turn(&mut self) {
         if self.claimant.has_changed().unwrap_or(false) {
             let name = *self.claimant.borrow_and_update();
-            self.claimants.send_modify(|names| names.push(name));
+            // A claim under the old name that nobody here knows of, because its answer was lost, must run out.
+            let owners = &self.owners;
+            self.claimants.send_modify(|names| {
+                names.retain(|old| owners.values().any(|owner| owner == old));
+                names.push(name);
+            });
         }
         let is_safe = Instant::now() < *self.is_safe.borrow();
         if !is_safe {
@@ -135,6 +140,9 @@ impl Floor {
 
     pub(super) fn take(&mut self, brought: Brought) {
         self.is_asked = false;
+        if !self.claimants.borrow().contains(&brought.claimant) {
+            self.claimants.send_modify(|names| names.push(brought.claimant));
+        }
         for claimed in brought.jobs {
             self.unsettled.add(claimed.claim);
             self.owners.insert(claimed.claim, brought.claimant);
@@ -245,7 +253,9 @@ fn broken(error: JoinError) -> Ended {
 async fn work(shared: Arc<Shared>, claimed: Claimed) -> Ended {
     let Claimed { claim, job, .. } = claimed;
     let Some(handler) = shared.handlers.get(&job.kind) else {
-        return Ended::Said(Err(format!("this worker has no handler for jobs of kind {:?}", job.kind).into()));
+        return Ended::Said(
+            Err(format!("this worker has no handler for jobs of kind {:?}", job.kind).into()),
+        );
     };
     let mut context = JobContext {
         pool: shared.pool.clone(),
@@ -266,7 +276,11 @@ async fn work(shared: Arc<Shared>, claimed: Claimed) -> Ended {
         Ok(true) => Ended::Settled,
         Ok(false) => Ended::Said(result),
         Err(sqlx::Error::Database(said)) if said.code().as_deref() == Some("55000") => {
-            tracing::warn!(claim, reason = said.message(), "a late result is refused, and its effect rolled back");
+            tracing::warn!(
+                claim,
+                reason = said.message(),
+                "a late result is refused, and its effect rolled back"
+            );
             Ended::Settled
         }
         Err(error) => Ended::Doubtful(Err(error.into())),

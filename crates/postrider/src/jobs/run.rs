@@ -63,8 +63,15 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
     };
     let claimer = tokio::spawn(claimer.run(asked, bring));
 
-    let shared = Shared { pool: pool.clone(), handlers, states: Arc::new(states), cancellations, timeout: options.timeout };
-    let mut floor = Floor::new(shared, &options, is_safe.clone(), wants, settlements, claimant_now, claimants);
+    let shared = Shared {
+        pool: pool.clone(),
+        handlers,
+        states: Arc::new(states),
+        cancellations,
+        timeout: options.timeout,
+    };
+    let mut floor =
+        Floor::new(shared, &options, is_safe.clone(), wants, settlements, claimant_now, claimants);
     let mut tick = tokio::time::interval(TICK);
     let mut stop = pin!(stop);
     let mut is_safe = is_safe;

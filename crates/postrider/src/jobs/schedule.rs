@@ -31,10 +31,11 @@ pub(super) async fn tick(connection: &mut PgConnection, crons: &[Cron]) -> Resul
         return Ok(());
     }
     let names: Vec<&str> = crons.iter().map(|cron| cron.name.as_str()).collect();
-    let due = sqlx::query("select name, expression, missed, next_at, tick, now_there from postrider.due_crons($1)")
-        .bind(names)
-        .fetch_all(&mut *connection)
-        .await?;
+    let due =
+        sqlx::query("select name, expression, missed, next_at, tick, now_there from postrider.due_crons($1)")
+            .bind(names)
+            .fetch_all(&mut *connection)
+            .await?;
     for row in due {
         let name: String = row.try_get(0)?;
         let expression = Expression::parse(row.try_get(1)?)

@@ -15,7 +15,10 @@ const SETTLE: &str =
 const MOST: usize = 64;
 
 /// Stores until the other end is closed and everything is stored.
-pub(super) async fn settle(mut link: Link, mut settlements: mpsc::UnboundedReceiver<Settlement>) -> Result<()> {
+pub(super) async fn settle(
+    mut link: Link,
+    mut settlements: mpsc::UnboundedReceiver<Settlement>,
+) -> Result<()> {
     let mut batch = Vec::with_capacity(MOST);
     while settlements.recv_many(&mut batch, MOST).await > 0 {
         loop {
@@ -38,12 +41,8 @@ async fn store(link: &mut Link, batch: &[Settlement]) -> Result<()> {
     let claims: Vec<i64> = batch.iter().map(|settlement| settlement.claim).collect();
     let outcomes: Vec<Option<&str>> = batch.iter().map(|settlement| settlement.outcomes.as_deref()).collect();
     let done: Vec<Option<&str>> = batch.iter().map(|settlement| settlement.done.as_deref()).collect();
-    let answers: Vec<(i64, Option<String>)> = sqlx::query_as(SETTLE)
-        .bind(claims)
-        .bind(outcomes)
-        .bind(done)
-        .fetch_all(link.get().await?)
-        .await?;
+    let answers: Vec<(i64, Option<String>)> =
+        sqlx::query_as(SETTLE).bind(claims).bind(outcomes).bind(done).fetch_all(link.get().await?).await?;
     for (claim, refused) in answers {
         if let Some(reason) = refused {
             tracing::warn!(claim, reason, "a late result is refused: another worker has the jobs");

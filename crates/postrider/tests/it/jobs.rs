@@ -42,7 +42,11 @@ impl Working {
 
 /// Options with which nothing takes long.
 pub fn quick() -> WorkerOptions {
-    WorkerOptions { lease: Some(Duration::from_secs(2)), idle: Duration::from_millis(200), ..WorkerOptions::default() }
+    WorkerOptions {
+        lease: Some(Duration::from_secs(2)),
+        idle: Duration::from_millis(200),
+        ..WorkerOptions::default()
+    }
 }
 
 /// Waits until a question is answered with true.

@@ -68,7 +68,8 @@ fn words(job: &Shown) -> String {
     line("payload", job.payload.as_deref());
     line("output", job.output.as_deref());
     for failure in history(job) {
-        let part = |name: &str| failure.get(name).map(|part| part.as_str().map_or(part.to_string(), str::to_owned));
+        let part =
+            |name: &str| failure.get(name).map(|part| part.as_str().map_or(part.to_string(), str::to_owned));
         let part = |name: &str| part(name).unwrap_or_else(|| "?".to_owned());
         line("failed", Some(&format!("{} attempt {}: {}", part("at"), part("attempt"), part("error"))));
     }

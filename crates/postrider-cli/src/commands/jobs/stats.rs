@@ -19,7 +19,8 @@ pub(crate) struct Stats {
 
 impl Stats {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        const HEADINGS: &[&str] = &["QUEUE", "READY", "RUNNING", "SCHEDULED", "BEHIND KEY", "DEAD", "WORKERS", "PAUSED"];
+        const HEADINGS: &[&str] =
+            &["QUEUE", "READY", "RUNNING", "SCHEDULED", "BEHIND KEY", "DEAD", "WORKERS", "PAUSED"];
         let mut connection = self.target.connect_to_look().await?;
         schema::check_version(&mut connection).await?;
         let queues = admin::stats(&mut connection).await?;
@@ -44,7 +45,14 @@ impl Stats {
         let rows: Vec<Vec<String>> = queues
             .iter()
             .map(|queue| {
-                let numbers = [queue.ready, queue.running, queue.scheduled, queue.behind_key, queue.dead, queue.workers];
+                let numbers = [
+                    queue.ready,
+                    queue.running,
+                    queue.scheduled,
+                    queue.behind_key,
+                    queue.dead,
+                    queue.workers,
+                ];
                 let paused = queue.paused_at.map_or_else(|| "-".to_owned(), moment::short);
                 let name = std::iter::once(output::plain(&queue.queue));
                 name.chain(numbers.iter().map(|number| output::thousands(*number))).chain([paused]).collect()

@@ -128,7 +128,9 @@ mod tests {
     fn a_star_stands_for_any_part() {
         assert!(fits("*", "order.paid") && fits("order.*", "order.paid") && fits("*.paid", "order.paid"));
         assert!(fits("order.paid", "order.paid") && fits("o*r.*d", "order.paid"));
-        assert!(!fits("order", "order.paid") && !fits("order.*", "orders.paid") && !fits("*.made", "order.paid"));
+        assert!(
+            !fits("order", "order.paid") && !fits("order.*", "orders.paid") && !fits("*.made", "order.paid")
+        );
     }
 
     #[test]

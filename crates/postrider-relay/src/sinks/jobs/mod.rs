@@ -47,9 +47,14 @@ impl JobsSink {
         Ok(Self { config, connection: Some(connection) })
     }
 
-    async fn deliver_all(&mut self, batch: &[Message<'_>], outcomes: &mut [Outcome]) -> Result<(), Unavailable> {
+    async fn deliver_all(
+        &mut self,
+        batch: &[Message<'_>],
+        outcomes: &mut [Outcome],
+    ) -> Result<(), Unavailable> {
         let remember = format!("{} seconds", self.config.remember.0.as_secs());
-        let jobs: Vec<Option<Job<'_>>> = batch.iter().map(|message| job(&self.config, message, &remember)).collect();
+        let jobs: Vec<Option<Job<'_>>> =
+            batch.iter().map(|message| job(&self.config, message, &remember)).collect();
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(connect(&self.config).await?),
@@ -126,7 +131,8 @@ async fn connect(config: &JobsConfig) -> Result<PgConnection, Unavailable> {
     match timeout(config.timeout.0, options.disable_statement_logging().connect()).await {
         Ok(connected) => connected.map_err(unavailable),
         Err(_elapsed) => {
-            let silent = std::io::Error::new(std::io::ErrorKind::TimedOut, "the server took no connection in time");
+            let silent =
+                std::io::Error::new(std::io::ErrorKind::TimedOut, "the server took no connection in time");
             Err(Unavailable::new(UnavailableKind::Timeout, silent))
         }
     }

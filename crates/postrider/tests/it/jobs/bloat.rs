@@ -2,7 +2,7 @@
 
 use sqlx::{Connection as _, PgConnection};
 
-use super::{claim, finish, one};
+use super::{claim, finish, one, work_off};
 use crate::support::{database, run};
 
 const ROUNDS: usize = 40;
@@ -10,10 +10,12 @@ const BATCH: i32 = 200;
 
 /// Buffers that one claim touches.
 async fn cost(connection: &mut PgConnection) -> i64 {
-    let lines: Vec<String> = sqlx::query_scalar("explain (analyze, buffers, costs off, timing off) select * from postrider.claim_jobs(most => 1)")
-        .fetch_all(connection)
-        .await
-        .unwrap();
+    let lines: Vec<String> = sqlx::query_scalar(
+        "explain (analyze, buffers, costs off, timing off) select * from postrider.claim_jobs(most => 1)",
+    )
+    .fetch_all(connection)
+    .await
+    .unwrap();
     let line = lines.iter().find(|line| line.contains("Buffers: shared")).unwrap();
     let number = |name: &str| -> i64 {
         let rest = line.split_once(&format!("{name}=")).map_or("0", |(_, rest)| rest);
@@ -35,9 +37,7 @@ async fn a_held_xmin_leaves_no_dead_rows_and_makes_no_claim_dearer() {
     let before = cost(&mut connection).await;
     for _ in 0..ROUNDS {
         run(&mut connection, "select postrider.enqueue('a', '{}') from generate_series(1, 200)").await;
-        let claimed = claim(&mut connection, BATCH).await;
-        assert_eq!(claimed.len(), 200);
-        finish(&mut connection, claimed[0].0).await.unwrap();
+        assert!(!work_off(&mut connection).await.is_empty());
         run(&mut connection, "select postrider.tend_jobs(65536, 8192)").await;
     }
     let after = cost(&mut connection).await;

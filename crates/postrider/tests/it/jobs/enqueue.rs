@@ -58,7 +58,11 @@ async fn bad_input_is_refused_with_what_to_do() {
         ("enqueue('a', '{}', queue => repeat('q', 256))", "54000", "job 'a' is over a limit"),
         ("enqueue('a', '{}', key => '')", "22023", "the key of a job must not be empty"),
         ("enqueue_many('{}')", "22023", "enqueue_many takes a JSON array of jobs"),
-        ("enqueue_many('[{\"kind\": \"a\"}]')", "22004", "the payload of a job must not be null (job 1 of enqueue_many)"),
+        (
+            "enqueue_many('[{\"kind\": \"a\"}]')",
+            "22004",
+            "the payload of a job must not be null (job 1 of enqueue_many)",
+        ),
         ("claim_jobs(most => 0)", "22023", "these jobs cannot be claimed"),
     ] {
         let statement = sqlx::AssertSqlSafe(format!("select postrider.{call}"));
@@ -77,7 +81,13 @@ async fn high_priorities_come_first_and_times_are_kept() {
     let mut connection = database.connect().await.unwrap();
     let job = |kind: &str| NewJob::new(kind, &()).unwrap();
     let later = OffsetDateTime::now_utc() + time::Duration::hours(1);
-    let jobs = [job("low").priority(-5), job("first"), job("second"), job("high").priority(7), job("later").run_at(later)];
+    let jobs = [
+        job("low").priority(-5),
+        job("first"),
+        job("second"),
+        job("high").priority(7),
+        job("later").run_at(later),
+    ];
     enqueue_many(&mut connection, &jobs).await.unwrap();
     assert_eq!(kinds(&mut connection, 3).await, ["high", "first", "second"]);
     // One that comes now is before what waited, if it is higher.
@@ -108,8 +118,16 @@ async fn a_unique_key_is_taken_until_the_job_has_ended_or_for_a_time() {
     let once = enqueue(&mut connection, &hour).await.unwrap();
     work_off(&mut connection).await;
     assert_eq!(enqueue(&mut connection, &hour).await.unwrap(), once, "it has ended, the hour has not");
-    run(&mut connection, "update postrider.job_unique set until = now() - interval '1 second' where until < 'infinity'").await;
+    run(
+        &mut connection,
+        "update postrider.job_unique set until = now() - interval '1 second' where until < 'infinity'",
+    )
+    .await;
     assert_ne!(enqueue(&mut connection, &hour).await.unwrap(), once);
-    run(&mut connection, "update postrider.job_unique set until = now() - interval '1 second'; select postrider.tend_jobs()").await;
+    run(
+        &mut connection,
+        "update postrider.job_unique set until = now() - interval '1 second'; select postrider.tend_jobs()",
+    )
+    .await;
     assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.job_unique").await, 0);
 }

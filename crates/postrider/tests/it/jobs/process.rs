@@ -46,7 +46,8 @@ fn worker() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let mut told = signal(SignalKind::terminate()).unwrap();
-        let pool = sqlx::postgres::PgPoolOptions::new().max_connections(8).connect(&orders.database).await.unwrap();
+        let pool =
+            sqlx::postgres::PgPoolOptions::new().max_connections(8).connect(&orders.database).await.unwrap();
         let options = WorkerOptions {
             name: orders.name.clone(),
             lease: Some(orders.lease),
@@ -55,7 +56,8 @@ fn worker() {
             ..WorkerOptions::default()
         };
         let fuse = Fuse { left: AtomicI64::new(rand::rng().random_range(1..20)), orders: orders.clone() };
-        let mut worker = Worker::new(pool).options(options).state(fuse).handle("effect", effect).handle("hang", hang);
+        let mut worker =
+            Worker::new(pool).options(options).state(fuse).handle("effect", effect).handle("hang", hang);
         if let Some((name, expression)) = &orders.cron {
             worker = worker.cron(Cron::new(name, expression, "effect", &Value::Null).missed(Missed::All));
         }
@@ -77,7 +79,11 @@ impl Fuse {
     /// Counts the hit where a rollback cannot reach it, and dies as by `kill -9`.
     async fn die(&self, point: Point) {
         let mut connection = PgConnection::connect(&self.orders.database).await.unwrap();
-        sqlx::query("insert into hits values ($1)").bind(format!("{point:?}")).execute(&mut connection).await.unwrap();
+        sqlx::query("insert into hits values ($1)")
+            .bind(format!("{point:?}"))
+            .execute(&mut connection)
+            .await
+            .unwrap();
         Process::find(std::process::id().cast_signed()).unwrap().signal(Signal::KILL).unwrap();
         std::future::pending::<()>().await;
     }
@@ -89,7 +95,11 @@ async fn effect(context: &mut JobContext, job: Job<Value>) -> HandlerResult {
         fuse.die(Point::BeforeEffect).await;
     }
     let tx = context.transaction().await?;
-    sqlx::query("insert into effects values ($1, $2)").bind(job.id).bind(job.payload.as_i64()).execute(&mut **tx).await?;
+    sqlx::query("insert into effects values ($1, $2)")
+        .bind(job.id)
+        .bind(job.payload.as_i64())
+        .execute(&mut **tx)
+        .await?;
     if fuse.burns(Point::AfterEffect) {
         fuse.die(Point::AfterEffect).await;
     }
@@ -98,7 +108,12 @@ async fn effect(context: &mut JobContext, job: Job<Value>) -> HandlerResult {
         tokio::spawn(async move {
             let mut connection = PgConnection::connect(&fuse.orders.database).await.unwrap();
             let is_there = "select exists (select from effects where job = $1)";
-            while !sqlx::query_scalar::<_, bool>(is_there).bind(job.id).fetch_one(&mut connection).await.unwrap() {}
+            while !sqlx::query_scalar::<_, bool>(is_there)
+                .bind(job.id)
+                .fetch_one(&mut connection)
+                .await
+                .unwrap()
+            {}
             fuse.die(Point::AfterCommit).await;
         });
     }

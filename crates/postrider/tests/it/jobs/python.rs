@@ -23,7 +23,9 @@ async fn the_python_example_enqueues_and_works() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     assert_eq!(one::<String>(&mut connection, "select string_agg(who, ',') from greetings").await, "ada");
-    let waits: (String, i16) =
-        sqlx::query_as("select last_error, attempt from postrider.job_waiting").fetch_one(&mut connection).await.unwrap();
+    let waits: (String, i16) = sqlx::query_as("select last_error, attempt from postrider.job_waiting")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
     assert_eq!(waits, ("nobody is called boom".to_owned(), 2));
 }

@@ -35,7 +35,8 @@ async fn fault_110_three_schedulers_that_are_killed_enqueue_each_tick_once() {
         dies: None,
         cron: Some(("every minute".to_owned(), "* * * * *".to_owned())),
     };
-    let mut workers: Vec<WorkerProcess> = (0..3).map(|number| WorkerProcess::start(&orders(number))).collect();
+    let mut workers: Vec<WorkerProcess> =
+        (0..3).map(|number| WorkerProcess::start(&orders(number))).collect();
     until(&mut connection, "select count(*) = 1 from postrider.job_crons where next_at is not null").await;
     let mut ticks = 0;
     for round in 0..8 {
@@ -68,14 +69,24 @@ async fn fault_110_a_clock_that_goes_back_repeats_nothing() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     let cron = Cron::new("hourly", "@hourly", "tick", &Value::Null).time_zone("Europe/Berlin");
-    let working = Working::start(Worker::new(pool(&database).await).options(quick()).cron(cron).handle("tick", nothing));
-    until(&mut connection, "select count(*) = 1 from postrider.job_crons where next_at > clock_timestamp()").await;
+    let working = Working::start(
+        Worker::new(pool(&database).await).options(quick()).cron(cron).handle("tick", nothing),
+    );
+    until(&mut connection, "select count(*) = 1 from postrider.job_crons where next_at > clock_timestamp()")
+        .await;
     // As if it had ticked an hour ahead of what the clock says now: the next one is later still.
-    run(&mut connection, "update postrider.job_crons set next_at = next_at + interval '1 hour', last_tick = next_at").await;
+    run(
+        &mut connection,
+        "update postrider.job_crons set next_at = next_at + interval '1 hour', last_tick = next_at",
+    )
+    .await;
     let expected: String = one(&mut connection, "select next_at::text from postrider.job_crons").await;
     run(&mut connection, "select postrider.enqueue('tick', 'null')").await;
     until(&mut connection, "select count(*) = 1 from postrider.job_results").await;
-    assert_eq!(one::<String>(&mut connection, "select next_at::text from postrider.job_crons").await, expected);
+    assert_eq!(
+        one::<String>(&mut connection, "select next_at::text from postrider.job_crons").await,
+        expected
+    );
     working.stop().await;
 }
 
@@ -85,7 +96,8 @@ async fn fault_110_a_tick_that_another_took_is_not_taken_again() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     run(&mut connection, "select postrider.declare_cron('c', '@daily', 'tick'); update postrider.job_crons set next_at = '2026-01-01 00:00Z'").await;
-    let tick = "select postrider.tick_cron('c', '2026-01-01 00:00Z', array[timestamp '2026-01-01'], '2026-01-02')";
+    let tick =
+        "select postrider.tick_cron('c', '2026-01-01 00:00Z', array[timestamp '2026-01-01'], '2026-01-02')";
     assert!(one::<bool>(&mut connection, tick).await);
     assert!(!one::<bool>(&mut connection, tick).await);
     assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.jobs").await, 1);
@@ -96,18 +108,27 @@ async fn missed_ticks_are_treated_as_stated() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     let cron = |name: &str, missed| Cron::new(name, "@hourly", name, &Value::Null).missed(missed);
-    let worker = Worker::new(pool(&database).await).options(quick()).handle("skip", nothing).handle("last", nothing).handle("all", nothing);
-    let worker = worker.cron(cron("skip", Missed::Skip)).cron(cron("last", Missed::Last)).cron(cron("all", Missed::All));
+    let worker = Worker::new(pool(&database).await)
+        .options(quick())
+        .handle("skip", nothing)
+        .handle("last", nothing)
+        .handle("all", nothing);
+    let worker = worker
+        .cron(cron("skip", Missed::Skip))
+        .cron(cron("last", Missed::Last))
+        .cron(cron("all", Missed::All));
     let working = Working::start(worker);
     until(&mut connection, "select count(*) = 3 from postrider.job_crons where next_at is not null").await;
     run(&mut connection, "update postrider.job_crons set next_at = date_trunc('hour', clock_timestamp() - interval '61 minutes') - interval '4 hours'").await;
-    until(&mut connection, "select count(*) = 3 from postrider.job_crons where next_at > clock_timestamp()").await;
+    until(&mut connection, "select count(*) = 3 from postrider.job_crons where next_at > clock_timestamp()")
+        .await;
     until(&mut connection, "select count(*) = 0 from postrider.list_running_jobs() having (select sum(ready) from postrider.job_stats) = 0").await;
     working.stop().await;
-    let counts: Vec<(String, i64)> = sqlx::query_as("select kind, count(*) from postrider.job_results group by kind order by kind")
-        .fetch_all(&mut connection)
-        .await
-        .unwrap();
+    let counts: Vec<(String, i64)> =
+        sqlx::query_as("select kind, count(*) from postrider.job_results group by kind order by kind")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
     let count = |kind: &str| counts.iter().find(|one| one.0 == kind).map_or(0, |one| one.1);
     assert!((5..=7).contains(&count("all")), "{counts:?}");
     assert_eq!(count("last"), 1);

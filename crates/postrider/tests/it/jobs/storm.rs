@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use postrider::jobs::{HandlerResult, Job, JobContext, NewJob, Outcome, Worker, WorkerOptions, admin, enqueue};
+use postrider::jobs::{
+    HandlerResult, Job, JobContext, NewJob, Outcome, Worker, WorkerOptions, admin, enqueue,
+};
 use postrider_testkit::Seed;
 use rand::RngExt as _;
 use rand::SeedableRng as _;
@@ -49,13 +51,23 @@ async fn attempt(context: &mut JobContext, job: &Job<Payload>) -> HandlerResult 
         }
         (3, 1..=2) => {
             let tx = context.transaction().await?;
-            sqlx::query("insert into effects values ($1, $2, $3)").bind(job.id).bind(job.payload.n).bind(&job.key).execute(&mut **tx).await?;
+            sqlx::query("insert into effects values ($1, $2, $3)")
+                .bind(job.id)
+                .bind(job.payload.n)
+                .bind(&job.key)
+                .execute(&mut **tx)
+                .await?;
             return Err("after its effect".into());
         }
         _ => {}
     }
     let tx = context.transaction().await?;
-    sqlx::query("insert into effects values ($1, $2, $3)").bind(job.id).bind(job.payload.n).bind(&job.key).execute(&mut **tx).await?;
+    sqlx::query("insert into effects values ($1, $2, $3)")
+        .bind(job.id)
+        .bind(job.payload.n)
+        .bind(&job.key)
+        .execute(&mut **tx)
+        .await?;
     Ok(Outcome::Done)
 }
 
@@ -74,8 +86,15 @@ async fn a_storm_of_jobs_leaves_an_exact_ledger() {
     let busy = std::sync::Arc::new(Busy::default());
     let workers: Vec<Working> = (0..2)
         .map(|_| {
-            let options = WorkerOptions { concurrency: 4, lease: Some(Duration::from_secs(5)), idle: Duration::from_millis(50), ..quick() };
-            Working::start(Worker::new(pool.clone()).options(options).state(busy.clone()).handle("storm", work))
+            let options = WorkerOptions {
+                concurrency: 4,
+                lease: Some(Duration::from_secs(5)),
+                idle: Duration::from_millis(50),
+                ..quick()
+            };
+            Working::start(
+                Worker::new(pool.clone()).options(options).state(busy.clone()).handle("storm", work),
+            )
         })
         .collect();
     let mut random = StdRng::seed_from_u64(seed.value());
@@ -93,13 +112,24 @@ async fn a_storm_of_jobs_leaves_an_exact_ledger() {
                 job = job.key(random.random_range(0..KEYS));
             }
             if random.random_bool(0.1) {
-                job = job.run_at(time::OffsetDateTime::now_utc() + time::Duration::milliseconds(random.random_range(1..50)));
+                job = job.run_at(
+                    time::OffsetDateTime::now_utc()
+                        + time::Duration::milliseconds(random.random_range(1..50)),
+                );
             }
             // Some in a transaction that is open for longer.
-            let id = if random.random_bool(0.5) { enqueue(&mut open, &job).await } else { enqueue(&mut connection, &job).await };
+            let id = if random.random_bool(0.5) {
+                enqueue(&mut open, &job).await
+            } else {
+                enqueue(&mut connection, &job).await
+            };
             ids.push(id.unwrap());
         }
-        if random.random_bool(0.2) { open.rollback().await.unwrap() } else { open.commit().await.unwrap() }
+        if random.random_bool(0.2) {
+            open.rollback().await.unwrap()
+        } else {
+            open.commit().await.unwrap()
+        }
         if random.random_bool(0.3) {
             let id = ids[random.random_range(0..ids.len())];
             if admin::cancel(&mut connection, id).await.unwrap().is_some() {
@@ -116,11 +146,23 @@ async fn a_storm_of_jobs_leaves_an_exact_ledger() {
     for worker in workers {
         worker.stop().await;
     }
-    let mut ends: HashMap<i64, String> =
-        sqlx::query_as("select id, state from postrider.job_results").fetch_all(&mut connection).await.unwrap().into_iter().collect();
-    assert_eq!(one::<i64>(&mut connection, "select count(*) - count(distinct id) from postrider.job_results").await, 0, "an end twice");
-    let effects: HashMap<i64, i64> =
-        sqlx::query_as("select job, count(*) from effects group by job").fetch_all(&mut connection).await.unwrap().into_iter().collect();
+    let mut ends: HashMap<i64, String> = sqlx::query_as("select id, state from postrider.job_results")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap()
+        .into_iter()
+        .collect();
+    assert_eq!(
+        one::<i64>(&mut connection, "select count(*) - count(distinct id) from postrider.job_results").await,
+        0,
+        "an end twice"
+    );
+    let effects: HashMap<i64, i64> = sqlx::query_as("select job, count(*) from effects group by job")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap()
+        .into_iter()
+        .collect();
     for (id, count) in &effects {
         assert_eq!(*count, 1, "job {id} had its effect {count} times");
         assert_eq!(ends.remove(id).as_deref(), Some("done"), "job {id} had an effect");

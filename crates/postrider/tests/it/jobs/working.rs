@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use postrider::jobs::{HandlerResult, Job, JobContext, NewJob, Outcome, Worker, WorkerOptions, admin, enqueue};
+use postrider::jobs::{
+    HandlerResult, Job, JobContext, NewJob, Outcome, Worker, WorkerOptions, admin, enqueue,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -62,14 +64,19 @@ async fn every_outcome_is_what_it_says() {
     let mut connection = database.connect().await.unwrap();
     run(&mut connection, "create table effects (job bigint); select postrider.set_queue('default', first_backoff => '10 milliseconds')").await;
     let mut ids = std::collections::HashMap::new();
-    for what in ["work", "fail once", "panic", "snooze", "die", "cancel", "hang", "effect", "effect and fail"] {
+    for what in ["work", "fail once", "panic", "snooze", "die", "cancel", "hang", "effect", "effect and fail"]
+    {
         ids.insert(what, enqueue(&mut connection, &order(what)).await.unwrap());
     }
     let fails = enqueue(&mut connection, &order("fail").max_attempts(3)).await.unwrap();
     let misfit = enqueue(&mut connection, &NewJob::new("order", &7).unwrap()).await.unwrap();
-    let stranger = enqueue(&mut connection, &NewJob::new("unknown", &()).unwrap().max_attempts(1)).await.unwrap();
-    let options = WorkerOptions { timeout: Some(Duration::from_millis(500)), name: "tester".to_owned(), ..quick() };
-    let working = Working::start(Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey));
+    let stranger =
+        enqueue(&mut connection, &NewJob::new("unknown", &()).unwrap().max_attempts(1)).await.unwrap();
+    let options =
+        WorkerOptions { timeout: Some(Duration::from_millis(500)), name: "tester".to_owned(), ..quick() };
+    let working = Working::start(
+        Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey),
+    );
     until(&mut connection, "select (select count(*) from postrider.job_results) = 8 and (select count(*) from postrider.job_waiting where state = 'dead') = 4").await;
     working.stop().await;
 
@@ -86,7 +93,11 @@ async fn every_outcome_is_what_it_says() {
         ("effect and fail", "done", 2),
     ] {
         let found = shown(ids[what]).await;
-        assert_eq!((found.listed.state.as_str(), found.listed.attempt), (state, attempt), "{what}: {found:?}");
+        assert_eq!(
+            (found.listed.state.as_str(), found.listed.attempt),
+            (state, attempt),
+            "{what}: {found:?}"
+        );
     }
     assert_eq!(shown(ids["work"]).await.output.as_deref(), Some(r#"{"attempt":1}"#));
     assert_eq!(shown(ids["die"]).await.listed.error.as_deref(), Some("hopeless"));
@@ -96,10 +107,15 @@ async fn every_outcome_is_what_it_says() {
     assert_eq!(history.as_array().unwrap().len(), 3, "{history}");
     assert!(shown(misfit).await.listed.error.unwrap().contains("not what the handler takes"));
     assert!(shown(stranger).await.listed.error.unwrap().contains("no handler for jobs of kind"));
-    let mut effects: Vec<i64> = sqlx::query_scalar("select job from effects").fetch_all(&mut connection).await.unwrap();
+    let mut effects: Vec<i64> =
+        sqlx::query_scalar("select job from effects").fetch_all(&mut connection).await.unwrap();
     effects.sort_unstable();
     assert_eq!(effects, [-ids["effect and fail"], ids["effect"]]);
-    assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.job_workers").await, 0, "it has left");
+    assert_eq!(
+        one::<i64>(&mut connection, "select count(*) from postrider.job_workers").await,
+        0,
+        "it has left"
+    );
 }
 
 async fn wait(context: &mut JobContext, _job: Job<Value>) -> HandlerResult {
@@ -118,8 +134,17 @@ async fn a_worker_that_is_told_to_stop_gives_back_what_it_has_not_done() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     run(&mut connection, "select postrider.enqueue('wait', '{}') from generate_series(1, 10)").await;
-    let options = WorkerOptions { concurrency: 3, drain: Duration::from_millis(200), name: "stopped".to_owned(), ..quick() };
-    let worker = Worker::new(pool(&database).await).options(options).state(Seen::default()).state(Semaphore::new(0)).handle("wait", wait);
+    let options = WorkerOptions {
+        concurrency: 3,
+        drain: Duration::from_millis(200),
+        name: "stopped".to_owned(),
+        ..quick()
+    };
+    let worker = Worker::new(pool(&database).await)
+        .options(options)
+        .state(Seen::default())
+        .state(Semaphore::new(0))
+        .handle("wait", wait);
     let working = Working::start(worker);
     until(&mut connection, "select count(*) = 3 from postrider.list_running_jobs()").await;
     let holder: (String, bool) =
@@ -131,7 +156,11 @@ async fn a_worker_that_is_told_to_stop_gives_back_what_it_has_not_done() {
     working.stop().await;
     // All ten are there, none of them has lost an attempt, and nobody waits for a lease.
     let options = WorkerOptions { concurrency: 3, ..quick() };
-    let worker = Worker::new(pool(&database).await).options(options).state(Seen::default()).state(Semaphore::new(10)).handle("wait", wait);
+    let worker = Worker::new(pool(&database).await)
+        .options(options)
+        .state(Seen::default())
+        .state(Semaphore::new(10))
+        .handle("wait", wait);
     let working = Working::start(worker);
     until(&mut connection, "select count(*) = 10 and max(attempt) = 1 from postrider.job_results").await;
     working.stop().await;
@@ -143,8 +172,14 @@ async fn an_idle_worker_is_woken_by_the_commit() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     // So long that the test would fail if it were by looking.
-    let options = WorkerOptions { idle: Duration::from_mins(10), lease: Some(Duration::from_secs(30)), ..WorkerOptions::default() };
-    let working = Working::start(Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey));
+    let options = WorkerOptions {
+        idle: Duration::from_mins(10),
+        lease: Some(Duration::from_secs(30)),
+        ..WorkerOptions::default()
+    };
+    let working = Working::start(
+        Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey),
+    );
     for number in 1..=20_i64 {
         until(&mut connection, "select coalesce(pg_sequence_last_value('postrider.job_armed'), 0) > coalesce(pg_sequence_last_value('postrider.job_disarmed'), 0)").await;
         enqueue(&mut connection, &order("work")).await.unwrap();
@@ -168,7 +203,8 @@ async fn a_running_job_can_be_cancelled() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     let options = WorkerOptions { lease: Some(Duration::from_secs(1)), ..quick() };
-    let working = Working::start(Worker::new(pool(&database).await).options(options).handle("long", until_cancelled));
+    let working =
+        Working::start(Worker::new(pool(&database).await).options(options).handle("long", until_cancelled));
     let id = enqueue(&mut connection, &NewJob::new("long", &()).unwrap()).await.unwrap();
     until(&mut connection, "select count(*) = 1 from postrider.list_running_jobs()").await;
     assert_eq!(admin::cancel(&mut connection, id).await.unwrap().as_deref(), Some("told"));
@@ -185,15 +221,24 @@ async fn connections_that_are_lost_cost_nothing_but_time() {
     run(&mut connection, "create table effects (job bigint); select postrider.set_queue('default', first_backoff => '10 milliseconds')").await;
     let seen = Arc::new(Seen::default());
     let options = WorkerOptions { concurrency: 8, lease: Some(Duration::from_secs(1)), ..quick() };
-    let working = Working::start(Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey));
+    let working = Working::start(
+        Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey),
+    );
     drop(seen);
     for _ in 0..10 {
-        run(&mut connection, "select postrider.enqueue('order', '{\"do\": \"effect\"}') from generate_series(1, 50)").await;
+        run(
+            &mut connection,
+            "select postrider.enqueue('order', '{\"do\": \"effect\"}') from generate_series(1, 50)",
+        )
+        .await;
         run(&mut connection, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()").await;
     }
     until(&mut connection, "select count(*) = 500 from postrider.job_results where state = 'done'").await;
     let (effects, different): (i64, i64) =
-        sqlx::query_as("select count(*), count(distinct job) from effects").fetch_one(&mut connection).await.unwrap();
+        sqlx::query_as("select count(*), count(distinct job) from effects")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
     assert_eq!((effects, different), (500, 500));
     working.stop().await;
 }
