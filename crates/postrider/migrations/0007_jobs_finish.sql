@@ -24,6 +24,8 @@ declare
     named    bigint[];
     released integer;
 begin
+    -- Before any snapshot is taken: a ring that is turned while a statement waits for its lock would be empty to it, and what was set aside unseen.
+    lock table postrider.jobs, postrider.job_claims, postrider.job_settled in access share mode;
     if settle_jobs.done is null then
         select c.* into held from postrider.job_claims c where c.claim = settle_jobs.claim for update;
     else
@@ -162,6 +164,8 @@ declare
     outcomes json;
     taken integer := 0;
 begin
+    -- Before any snapshot is taken: a ring that is turned while a statement waits for its lock would be empty to it, and what was set aside unseen.
+    lock table postrider.jobs, postrider.job_claims, postrider.job_settled in access share mode;
     for left_behind in
         select c.claim, c.worker, c.claimed_at, w.name from postrider.job_claims c
         left join postrider.job_workers w on w.worker = c.worker

@@ -176,14 +176,14 @@ impl Expression {
 }
 
 /// `*`, `7`, `1-5`, `*/10`, `mon-fri`, and lists of these.
-fn field(text: &str, least: u32, most: u32, names: &[&str]) -> Result<u64, String> {
+fn field(text: &str, lowest: u32, highest: u32, names: &[&str]) -> Result<u64, String> {
     let number = |word: &str| -> Result<u32, String> {
-        let named = names.iter().position(|name| word.eq_ignore_ascii_case(name));
-        let value = named.and_then(|place| u32::try_from(place).ok()).map(|place| place + least);
+        let found = names.iter().position(|name| word.eq_ignore_ascii_case(name));
+        let value = found.and_then(|place| u32::try_from(place).ok()).map(|place| place + lowest);
         let value = value.or_else(|| word.parse().ok());
         value
-            .filter(|value| (least..=most).contains(value))
-            .ok_or_else(|| format!("{word:?} in {text:?} is not a number from {least} to {most}"))
+            .filter(|value| (lowest..=highest).contains(value))
+            .ok_or_else(|| format!("{word:?} in {text:?} is not a number from {lowest} to {highest}"))
     };
     let mut bits = 0;
     for part in text.split(',') {
@@ -199,10 +199,10 @@ fn field(text: &str, least: u32, most: u32, names: &[&str]) -> Result<u64, Strin
             None => (part, None),
         };
         let (first, last) = match range.split_once('-') {
-            _ if range == "*" => (least, most),
+            _ if range == "*" => (lowest, highest),
             Some((first, last)) => (number(first)?, number(last)?),
             // From there on, if there is a step.
-            None => (number(range)?, if step.is_some() { most } else { number(range)? }),
+            None => (number(range)?, if step.is_some() { highest } else { number(range)? }),
         };
         if first > last {
             return Err(format!("{range:?} in {text:?} ends before it begins"));

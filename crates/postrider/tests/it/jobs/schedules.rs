@@ -24,7 +24,7 @@ async fn fault_110_three_schedulers_that_are_killed_enqueue_each_tick_once() {
          create table enqueued (tick timestamptz);
          -- Every job of the schedule, in the transaction that enqueues it; so long that kills fall into it.
          create function note() returns trigger language plpgsql as $$
-             begin perform pg_sleep(0.002); insert into enqueued values (clock_timestamp()); return new; end $$;
+             begin perform pg_sleep(0.002); insert into public.enqueued values (clock_timestamp()); return new; end $$;
          create trigger note before insert on postrider.jobs_0 for each row execute function note()",
     )
     .await;
@@ -122,7 +122,7 @@ async fn missed_ticks_are_treated_as_stated() {
     run(&mut connection, "update postrider.job_crons set next_at = date_trunc('hour', clock_timestamp() - interval '61 minutes') - interval '4 hours'").await;
     until(&mut connection, "select count(*) = 3 from postrider.job_crons where next_at > clock_timestamp()")
         .await;
-    until(&mut connection, "select count(*) = 0 from postrider.list_running_jobs() having (select sum(ready) from postrider.job_stats) = 0").await;
+    until(&mut connection, "select (select count(*) from postrider.list_running_jobs()) = 0 and (select coalesce(sum(ready), 0) from postrider.job_stats) = 0").await;
     working.stop().await;
     let counts: Vec<(String, i64)> =
         sqlx::query_as("select kind, count(*) from postrider.job_results group by kind order by kind")
