@@ -32,16 +32,16 @@ async fn main() -> Result<ExitCode> {
     let server = PostgresServer::private(Version::V15, Settings::durable()).await?;
     print_facts(&server).await?;
     let (jobs, runs) = (bench.size(200_000, 20_000), bench.size(3, 1));
-    let mut ours = Ours::new(&server).await?;
+    let mut ours = Ours::new(&server);
 
     if bench.wants(KEPT) {
-        let mut river = River::new(&server).await?;
+        let mut river = River::new(&server);
         let measured =
             pairs(runs, async || ours.burn(jobs, true).await, async || river.burn(jobs).await).await?;
         bench.add(Figure::paired(KEPT, "jobs/s", "River 0.50", &measured).goal(Goal::RatioAtLeast(1.3)));
     }
     if bench.wants(DROPPED) {
-        let mut graphile = Graphile::new(&server).await?;
+        let mut graphile = Graphile::new(&server);
         let measured =
             pairs(runs, async || ours.burn(jobs, false).await, async || graphile.burn(jobs).await).await?;
         bench.add(
@@ -80,5 +80,5 @@ async fn main() -> Result<ExitCode> {
 }
 
 async fn ours_again(server: &PostgresServer, jobs: u32) -> Result<f64> {
-    Ours::new(server).await?.burn(jobs, true).await
+    Ours::new(server).burn(jobs, true).await
 }

@@ -42,14 +42,14 @@ pub(super) struct Ours<'s> {
 }
 
 impl<'s> Ours<'s> {
-    pub(super) async fn new(server: &'s PostgresServer) -> Result<Self> {
+    pub(super) fn new(server: &'s PostgresServer) -> Self {
         let template = Template::new("postrider_jobs", |url| async move {
             let mut connection = PgConnection::connect(&url).await?;
             schema::install(&mut connection, &Install::default()).await?;
             connection.close().await?;
             Ok(())
         });
-        Ok(Self { server, template })
+        Self { server, template }
     }
 
     /// Jobs per second.

@@ -39,12 +39,12 @@ pub(super) struct River<'s> {
 }
 
 impl<'s> River<'s> {
-    pub(super) async fn new(server: &'s PostgresServer) -> Result<Self> {
+    pub(super) fn new(server: &'s PostgresServer) -> Self {
         let template = Template::new("river", |url| async move {
             said(river().args(["migrate", &url])).await?;
             Ok(())
         });
-        Ok(Self { server, template })
+        Self { server, template }
     }
 
     /// Jobs per second; a completed row of each is kept.
@@ -63,12 +63,12 @@ pub(super) struct Graphile<'s> {
 }
 
 impl<'s> Graphile<'s> {
-    pub(super) async fn new(server: &'s PostgresServer) -> Result<Self> {
+    pub(super) fn new(server: &'s PostgresServer) -> Self {
         let template = Template::new("graphile", |url| async move {
             said(graphile().args(["migrate", &url])).await?;
             Ok(())
         });
-        Ok(Self { server, template })
+        Self { server, template }
     }
 
     /// Jobs per second; completed rows are deleted, in batches.
