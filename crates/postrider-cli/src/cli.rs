@@ -6,12 +6,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::runtime::Builder;
 
 use crate::commands::{
-    apply, backfill, completions, config, dead, doctor, emit, inbox, init, man, plan, rebase, recapture, run,
-    sinks, sql, status, tail, where_is,
-    apply, backfill, completions, config, dead, doctor, emit, init, jobs, man, plan, rebase, recapture, run, sinks,
-    sql, status, tail, where_is,
-    apply, backfill, completions, config, dead, doctor, emit, init, jobs, man, plan, rebase, recapture, run,
-    sinks, sql, status, tail, where_is,
+    apply, backfill, completions, config, dead, doctor, emit, inbox, init, jobs, man, plan, rebase,
+    recapture, run, sinks, sql, status, tail, where_is,
 };
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};

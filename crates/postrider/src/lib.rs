@@ -21,7 +21,6 @@
 //! | `log` | installing the schema, reading the log, capturing tables, the inbox |
 //! | `consume` | handling events exactly once: subscriptions to the log |
 //! | `jobs` | working jobs off: [`jobs`] |
-//! | `log` | installing the schema, reading the log, capturing tables |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "log")]
@@ -32,10 +31,10 @@ mod context;
 #[cfg(feature = "log")]
 pub mod declared;
 mod event;
-#[cfg(feature = "jobs")]
-pub mod jobs;
 #[cfg(feature = "log")]
 pub mod inbox;
+#[cfg(feature = "jobs")]
+pub mod jobs;
 #[cfg(feature = "log")]
 pub mod log;
 #[cfg(feature = "log")]

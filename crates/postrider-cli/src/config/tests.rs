@@ -301,16 +301,10 @@ fn no_text_makes_it_panic() {
 /// What needs every kind of sink to be there.
 #[cfg(all(
     feature = "file",
-    feature = "nats",
-    feature = "null",
-    feature = "rabbitmq",
-    feature = "redis",
-    feature = "stdout"
-))]
-#[cfg(all(feature = "file", feature = "jobs", feature = "nats", feature = "null", feature = "redis", feature = "stdout"))]
     feature = "jobs",
     feature = "nats",
     feature = "null",
+    feature = "rabbitmq",
     feature = "redis",
     feature = "stdout"
 ))]
