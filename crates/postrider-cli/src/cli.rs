@@ -9,8 +9,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::runtime::Builder;
 
 use crate::commands::{
-    apply, backfill, completions, config, dead, doctor, emit, inbox, init, man, plan, rebase, recapture, run,
-    sinks, sql, status, tail, where_is,
+    apply, backfill, completions, config, dead, doctor, emit, inbox, init, jobs, man, plan, rebase,
+    recapture, run, sinks, sql, status, tail, where_is,
 };
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, redact};
@@ -53,6 +53,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Where(where_is::Where),
     Dead(dead::Dead),
+    Jobs(jobs::Jobs),
     Sinks(sinks::Sinks),
     Inbox(inbox::Inbox),
     Rebase(rebase::Rebase),
@@ -126,6 +127,7 @@ async fn run(cli: Cli, signals: Option<run::Signals>) -> Result<Exit, Failure> {
         Command::Doctor(command) => command.run(cli.json).await,
         Command::Where(command) => command.run(cli.json).await,
         Command::Dead(command) => command.run(cli.json).await,
+        Command::Jobs(command) => command.run(cli.json).await,
         Command::Sinks(command) => command.run(cli.json).await,
         Command::Inbox(command) => command.run(cli.json).await,
         Command::Rebase(command) => command.run(cli.json).await,

@@ -10,6 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod emit;
 pub(crate) mod inbox;
 pub(crate) mod init;
+pub(crate) mod jobs;
 pub(crate) mod man;
 pub(crate) mod plan;
 pub(crate) mod rebase;

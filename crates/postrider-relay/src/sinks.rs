@@ -14,6 +14,8 @@ mod lines;
 
 #[cfg(feature = "file")]
 pub mod file;
+#[cfg(feature = "jobs")]
+pub mod jobs;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(feature = "nats")]
@@ -37,6 +39,9 @@ pub enum Target {
     /// Lines of JSON at the end of a file.
     #[cfg(feature = "file")]
     File(file::FileConfig),
+    /// Jobs of a queue in PostgreSQL.
+    #[cfg(feature = "jobs")]
+    Jobs(jobs::JobsConfig),
     /// Messages of Kafka topics.
     #[cfg(feature = "kafka")]
     Kafka(kafka::KafkaConfig),
@@ -66,6 +71,8 @@ impl Target {
         match self {
             #[cfg(feature = "file")]
             Self::File(_) => "file",
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => "jobs",
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => "kafka",
             #[cfg(feature = "nats")]
@@ -85,6 +92,8 @@ impl Target {
     /// What in its settings can never work: the key, and why. The address is not repeated, it may hold a password.
     pub fn objections(&self) -> Vec<(&'static str, String)> {
         match self {
+            #[cfg(feature = "jobs")]
+            Self::Jobs(config) => config.objections(),
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => config.objections(),
             #[cfg(feature = "nats")]
@@ -102,6 +111,8 @@ impl Target {
         match self {
             #[cfg(feature = "file")]
             Self::File(config) => Ok(Box::new(file::FileSink::open(config.clone()).await?)),
+            #[cfg(feature = "jobs")]
+            Self::Jobs(config) => Ok(Box::new(jobs::JobsSink::open(config.clone()).await?)),
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => Ok(Box::new(kafka::KafkaSink::open(config.clone()).await?)),
             #[cfg(feature = "nats")]
@@ -126,6 +137,8 @@ impl Target {
                 let unsynced = (config.fsync == file::Fsync::Never).then_some(Weakness::FileNotSynced);
                 Durability::new([Weakness::FileOnOneDisk].into_iter().chain(unsynced))
             }
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => Durability::new([]),
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => kafka::durability(config).await?,
             #[cfg(feature = "nats")]
@@ -149,6 +162,8 @@ impl Target {
             #[cfg(feature = "file")]
             Self::File(_) => false,
             Self::Custom(_) => true,
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => true,
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => true,
             #[cfg(feature = "nats")]
@@ -168,6 +183,8 @@ impl Target {
     /// The routing template it has by default; empty where a sink has no destinations.
     pub fn default_route(&self) -> &'static str {
         match self {
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => jobs::ROUTE,
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => kafka::ROUTE,
             #[cfg(feature = "nats")]
@@ -214,6 +231,8 @@ impl Target {
             Self::Custom(custom) => custom.is_exclusive(),
             #[cfg(feature = "file")]
             Self::File(_) => true,
+            #[cfg(feature = "jobs")]
+            Self::Jobs(_) => false,
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => false,
             #[cfg(feature = "nats")]

@@ -64,6 +64,30 @@ begin
         execute format('grant truncate on %s to %I', slot, relay);
     end loop;
 
+    -- Jobs: whoever may emit may enqueue, a consumer works them off, a relay turns events into them. Their tables are open to nobody.
+    for routine in
+        select p.oid::regprocedure from pg_proc p
+        where p.pronamespace = 'postrider'::regnamespace and p.proname in ('enqueue', 'enqueue_many')
+    loop
+        execute format('grant execute on function %s to %I, %I, %I', routine, emit, consume, relay);
+    end loop;
+    for routine in
+        select p.oid::regprocedure from pg_proc p
+        where p.pronamespace = 'postrider'::regnamespace
+          and p.proname in ('claim_jobs', 'settle_jobs', 'finish_jobs', 'extend_jobs', 'end_job_worker', 'reap_jobs', 'tend_jobs', 'next_job_at', 'job_lease', 'cancel_job', 'retry_job',
+                            'pause_queue', 'set_queue', 'list_running_jobs', 'count_ready_jobs', 'take_job_ticket', 'disarm_jobs',
+                            'declare_cron', 'due_crons', 'tick_cron')
+    loop
+        execute format('grant execute on function %s to %I', routine, consume);
+    end loop;
+    execute format('grant execute on function postrider.list_running_jobs(), postrider.count_ready_jobs(text, smallint, integer) to %I', reader);
+    execute format('grant select on postrider.job_stats to %I, %I', consume, reader);
+    for slot in
+        select c.oid::regclass from pg_class c where c.relnamespace = 'postrider'::regnamespace and c.relname like 'job%' and c.relkind in ('r', 'p')
+    loop
+        execute format('revoke all on %s from %I', slot, relay);
+    end loop;
+
     -- What an operator looks at: where things stand and why, never a payload.
     execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
         postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.misfits, postrider.inbox_state, postrider.consumers to %I', reader);

@@ -20,6 +20,7 @@
 //! | `tokio-postgres` | emitting in an open tokio-postgres transaction |
 //! | `log` | installing the schema, reading the log, capturing tables, the inbox |
 //! | `consume` | handling events exactly once: subscriptions to the log |
+//! | `jobs` | working jobs off: [`jobs`] |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "log")]
@@ -32,6 +33,8 @@ pub mod declared;
 mod event;
 #[cfg(feature = "log")]
 pub mod inbox;
+#[cfg(feature = "jobs")]
+pub mod jobs;
 #[cfg(feature = "log")]
 pub mod log;
 #[cfg(feature = "log")]

@@ -72,6 +72,7 @@ const ORDER: &[&str] = &[
     "nats",
     "rabbitmq",
     "kafka",
+    "jobs",
     "null",
     "path",
     "url",

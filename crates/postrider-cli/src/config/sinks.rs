@@ -19,7 +19,7 @@ use super::shape::Shape;
 use super::tree::{Entry, Node, Place};
 
 /// Every kind there is, also those that this build was made without. A cargo feature has the same name.
-pub(crate) const KINDS: &[&str] = &["file", "kafka", "nats", "null", "rabbitmq", "redis", "stdout"];
+pub(crate) const KINDS: &[&str] = &["file", "jobs", "kafka", "nats", "null", "rabbitmq", "redis", "stdout"];
 
 /// PostgreSQL cuts longer names off where they become identifiers.
 const LONGEST_NAME: usize = 63;

@@ -301,6 +301,7 @@ fn no_text_makes_it_panic() {
 /// What needs every kind of sink to be there.
 #[cfg(all(
     feature = "file",
+    feature = "jobs",
     feature = "kafka",
     feature = "nats",
     feature = "null",

@@ -14,6 +14,7 @@ mod generated;
 mod http;
 mod inbox;
 mod init;
+mod jobs;
 mod manners;
 mod memory;
 mod once;

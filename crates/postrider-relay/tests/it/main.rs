@@ -10,6 +10,7 @@ mod envelopes;
 mod faults;
 mod file_sink;
 mod foreign_file;
+mod jobs_sink;
 mod jq;
 mod kills;
 mod lanes_lost;

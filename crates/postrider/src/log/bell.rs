@@ -58,6 +58,7 @@ impl fmt::Display for Silence {
 /// A listening connection, if there is a use for one. Losing it costs promptness only: reading goes on by looking, and the connection
 /// is opened again when it can be.
 pub struct Bell {
+    channel: &'static str,
     options: PgConnectOptions,
     ear: Ear,
     freed: bool,
@@ -83,8 +84,18 @@ pub enum Heard {
 impl Bell {
     /// Listens, and makes sure by a notification to itself that LISTEN is not deaf.
     pub async fn hang(options: &PgConnectOptions, connection: &mut PgConnection, hint: Hint) -> Result<Self> {
+        Self::hang_on(CHANNEL, options, connection, hint).await
+    }
+
+    /// The same, for those who are rung on another channel.
+    pub(crate) async fn hang_on(
+        channel: &'static str,
+        options: &PgConnectOptions,
+        connection: &mut PgConnection,
+        hint: Hint,
+    ) -> Result<Self> {
         let options = options.clone().application_name("postrider (listening)");
-        let bell = |ear| Self { options: options.clone(), ear, freed: false };
+        let bell = |ear| Self { channel, options: options.clone(), ear, freed: false };
         if hint == Hint::Off {
             return Ok(bell(Ear::Silent(Silence::Chosen)));
         }
@@ -95,8 +106,8 @@ impl Bell {
         if hint == Hint::Auto && prepared > 0 {
             return Ok(bell(Ear::Silent(Silence::PreparedTransactions)));
         }
-        let Ok(mut listener) = listen(&options).await else { return Ok(bell(Ear::lost(1))) };
-        Ok(bell(match hears_itself(&mut listener, connection).await? {
+        let Ok(mut listener) = listen(channel, &options).await else { return Ok(bell(Ear::lost(1))) };
+        Ok(bell(match hears_itself(channel, &mut listener, connection).await? {
             Some(true) => Ear::Listening(listener),
             Some(false) => Ear::Silent(Silence::Deaf),
             None => Ear::lost(1),
@@ -121,7 +132,7 @@ impl Bell {
     /// is not kept, so a look has to follow.
     pub async fn test(&mut self, connection: &mut PgConnection) -> Result<()> {
         if let Ear::Listening(listener) = &mut self.ear
-            && hears_itself(listener, connection).await? != Some(true)
+            && hears_itself(self.channel, listener, connection).await? != Some(true)
         {
             self.ear = Ear::lost(0);
         }
@@ -146,7 +157,7 @@ impl Bell {
                 let failures = *failures + 1;
                 // Whatever comes of it, and if this is cancelled too: not again at once.
                 self.ear = Ear::lost(failures);
-                match listen(&self.options).await {
+                match listen(self.channel, &self.options).await {
                     Ok(listener) => self.ear = Ear::Listening(listener),
                     Err(error) => {
                         tracing::debug!(%error, failures, "the listening connection cannot be opened");
@@ -205,7 +216,7 @@ impl Ear {
     }
 }
 
-async fn listen(options: &PgConnectOptions) -> Result<PgListener> {
+async fn listen(channel: &str, options: &PgConnectOptions) -> Result<PgListener> {
     /// A pool goes on trying for so long where the server has no room for another connection.
     const PATIENCE: Duration = Duration::from_secs(2);
     let pool = PgPoolOptions::new()
@@ -217,18 +228,22 @@ async fn listen(options: &PgConnectOptions) -> Result<PgListener> {
     let mut listener = PgListener::connect_with(&pool).await?;
     // A lost listener must be noticed, not silently replaced: what was notified in between is gone.
     listener.eager_reconnect(false);
-    listener.listen(CHANNEL).await?;
+    listener.listen(channel).await?;
     Ok(listener)
 }
 
 /// `None` if the listening connection was lost over it.
-async fn hears_itself(listener: &mut PgListener, connection: &mut PgConnection) -> Result<Option<bool>> {
+async fn hears_itself(
+    channel: &str,
+    listener: &mut PgListener,
+    connection: &mut PgConnection,
+) -> Result<Option<bool>> {
     // A notification of ours would fail if the queue is full, and reading does not depend on it. Nobody arms meanwhile.
     if !may_arm(connection).await? {
         return Ok(Some(true));
     }
     let word = Uuid::now_v7().to_string();
-    sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(&word).execute(connection).await?;
+    sqlx::query("select pg_notify($1, $2)").bind(channel).bind(&word).execute(connection).await?;
     let heard = async {
         loop {
             match listener.try_recv().await {

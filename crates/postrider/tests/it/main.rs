@@ -11,6 +11,7 @@ mod declared;
 mod docs;
 mod dump;
 mod faults;
+mod jobs;
 mod order;
 mod outbox;
 mod plans;

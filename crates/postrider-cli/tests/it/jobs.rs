@@ -1,0 +1,82 @@
+//! `postrider jobs`.
+
+use serde_json::json;
+
+use crate::world::{ask, installed, on, run};
+
+#[tokio::test]
+async fn jobs_are_listed_shown_retried_and_cancelled() {
+    let database = installed().await;
+    let end = on(&database, &["jobs", "list"]).expect(0);
+    assert_eq!((end.stdout.as_str(), end.stderr.as_str()), ("", "none\n"));
+    ask(&database, "select postrider.enqueue('mail.send', '{\"to\" :  7}', max_attempts => 1)").await;
+    ask(&database, "select claim from postrider.claim_jobs()").await;
+    ask(&database, "select postrider.finish_jobs(1, '[{\"id\": 1, \"error\": \"no such \u{7}mailbox\"}]')")
+        .await;
+    ask(
+        &database,
+        "select postrider.enqueue('later', '{}', run_at => now() + interval '1 hour', priority => 3)",
+    )
+    .await;
+    ask(&database, "select postrider.enqueue('now', '{}', queue => 'other')").await;
+
+    let list = on(&database, &["jobs", "list", "--json"]).expect(0).json();
+    let states: Vec<(i64, &str)> = list["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| (job["id"].as_i64().unwrap(), job["state"].as_str().unwrap()))
+        .collect();
+    assert_eq!(states, [(3, "ready"), (2, "scheduled"), (1, "dead")]);
+    let dead = on(&database, &["jobs", "list", "--state", "dead"]).expect(0);
+    assert!(
+        dead.stdout.contains("mail.send") && dead.stdout.contains("no such \\u{7}mailbox"),
+        "{}",
+        dead.stdout
+    );
+    assert_eq!(
+        on(&database, &["jobs", "list", "--queue", "other", "--json"]).expect(0).json()["jobs"][0]["kind"],
+        "now"
+    );
+
+    let shown = on(&database, &["jobs", "show", "1"]).expect(0);
+    for part in ["state         dead", "attempt       1 of 1", "{\"to\" :  7}", "attempt 1: no such"] {
+        assert!(shown.stdout.contains(part), "{part}: {}", shown.stdout);
+    }
+    assert_eq!(on(&database, &["jobs", "show", "1", "--json"]).expect(0).json()["payload"], json!({"to": 7}));
+    assert!(on(&database, &["jobs", "show", "99"]).expect(1).stderr.contains("there is no job 99"));
+
+    let end = on(&database, &["jobs", "retry", "1", "2"]).expect(0);
+    assert_eq!(end.stderr, "job 1 was dead and is tried again\njob 2 was scheduled and is tried again\n");
+    assert!(
+        on(&database, &["jobs", "retry", "3"])
+            .expect(1)
+            .stderr
+            .contains("job 3 is ready and cannot be retried")
+    );
+    assert_eq!(
+        on(&database, &["jobs", "cancel", "1", "--json"]).expect(0).json(),
+        json!({"cancelled": [{"id": 1, "done": "cancelled"}]})
+    );
+    assert!(on(&database, &["jobs", "cancel", "1"]).expect(1).stderr.contains("job 1 is cancelled"));
+    run(&database, "select postrider.claim_jobs('other')").await;
+    let running = on(&database, &["jobs", "list", "--state", "running", "--json"]).expect(0).json();
+    assert!(running["jobs"][0]["worker"].is_string() && running["jobs"][0]["at"].is_string(), "{running}");
+}
+
+#[tokio::test]
+async fn a_queue_is_paused_and_resumed_and_counted() {
+    let database = installed().await;
+    ask(&database, "select postrider.enqueue('a', '{}', queue => 'mail')").await;
+    assert_eq!(on(&database, &["jobs", "pause", "mail"]).expect(0).stderr, "queue \"mail\" is paused\n");
+    assert_eq!(
+        on(&database, &["jobs", "pause", "mail"]).expect(0).stderr,
+        "queue \"mail\" is paused already\n"
+    );
+    let stats = on(&database, &["jobs", "stats", "--json"]).expect(0).json();
+    assert_eq!((&stats["queues"][0]["queue"], &stats["queues"][0]["ready"]), (&json!("mail"), &json!(1)));
+    assert!(stats["queues"][0]["paused_at"].is_string());
+    assert!(on(&database, &["jobs", "stats"]).expect(0).stdout.starts_with("QUEUE "));
+    let resumed = on(&database, &["jobs", "resume", "mail", "--json"]).expect(0).json();
+    assert_eq!(resumed, json!({"queue": "mail", "paused": false, "changed": true}));
+}

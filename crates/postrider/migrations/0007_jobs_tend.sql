@@ -1,0 +1,178 @@
+-- What keeps the rings of the job queue small. Workers call tend_jobs every few seconds; nobody waits for it for longer than a moment.
+
+-- Empties the slots in which every job has been claimed. Jobs of claims that are still open are set aside.
+create or replace function postrider.turn_jobs(slot_bytes bigint) returns integer
+    language plpgsql volatile set search_path = pg_catalog, pg_temp
+    set jit = off set enable_seqscan = off set enable_bitmapscan = off set lock_timeout = '50ms' as $$
+#variable_conflict use_column
+declare
+    turned  bigint := coalesce(pg_sequence_last_value('postrider.job_slot'), 0);
+    n       integer;
+    is_owed boolean;
+    emptied integer := 0;
+begin
+    if pg_relation_size(format('postrider.jobs_%s', turned & 7)::regclass) >= turn_jobs.slot_bytes
+       and pg_relation_size(format('postrider.jobs_%s', (turned + 1) & 7)::regclass) = 0 then
+        turned := turned + 1;
+        perform setval('postrider.job_slot', turned);
+    end if;
+    for step in 1..7 loop
+        n := (turned + step) & 7;
+        continue when pg_relation_size(format('postrider.jobs_%s', n)::regclass) = 0;
+        begin
+            -- Whoever is just enqueueing there, or claiming, has it; then another time.
+            execute format('lock table postrider.jobs_%s in access exclusive mode', n);
+        exception when lock_not_available then
+            continue;
+        end;
+        -- Is a job there that no cursor has passed? Not seen at all, or beyond the position.
+        execute format($owed$
+            with recursive band as (
+                (select j.queue, j.priority from postrider.jobs_%1$s j order by j.queue, j.priority limit 1)
+                union all
+                select next.queue, next.priority from band b cross join lateral (
+                    select j.queue, j.priority from postrider.jobs_%1$s j
+                    where (j.queue, j.priority) > (b.queue, b.priority) order by j.queue, j.priority limit 1) next)
+            select exists (
+                select from band b
+                left join lateral (
+                    select c.* from postrider.job_claims c where c.queue = b.queue and c.priority = b.priority
+                    order by c.queue desc, c.priority desc, c.number desc limit 1) c on true
+                where c.claim is null
+                   or exists (select from postrider.jobs_%1$s j where j.queue = b.queue and j.priority = b.priority
+                              and j.xid >= pg_snapshot_xmax(c.seen) and (j.xid, j.id) > (c.upto_xid, c.upto_id))
+                   or exists (select from pg_snapshot_xip(c.target) w (xid) join postrider.jobs_%1$s j on j.xid = w.xid
+                              where j.queue = b.queue and j.priority = b.priority)
+                   or exists (select from pg_snapshot_xip(c.seen) w (xid) join postrider.jobs_%1$s j on j.xid = w.xid
+                              where j.queue = b.queue and j.priority = b.priority and (j.xid, j.id) > (c.upto_xid, c.upto_id)))
+            $owed$, n) into is_owed;
+        continue when is_owed;
+        insert into postrider.job_kept
+        select c.claim, j.* from postrider.job_claims c cross join lateral postrider.unfinished_jobs(c.claim) j
+        where j.slot = n and not exists (select from postrider.job_settled s where s.claim = c.claim and s.closes)
+        on conflict do nothing;
+        execute format('truncate postrider.jobs_%s', n);
+        emptied := emptied + 1;
+    end loop;
+    return emptied;
+end
+$$;
+
+-- Empties the slots of claims: what still counts of them, the newest cursor of each band and the claims that are open, moves to the slot being written.
+create or replace function postrider.turn_job_claims(slot_bytes bigint) returns integer
+    language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
+#variable_conflict use_column
+declare
+    turned  bigint := coalesce(pg_sequence_last_value('postrider.job_claim_slot'), 0);
+    n       integer;
+    emptied integer := 0;
+begin
+    if pg_relation_size(format('postrider.job_claims_%s', turned & 3)::regclass) >= turn_job_claims.slot_bytes
+       and pg_relation_size(format('postrider.job_claims_%s', (turned + 1) & 3)::regclass) = 0 then
+        turned := turned + 1;
+        perform setval('postrider.job_claim_slot', turned);
+    end if;
+    for step in 1..3 loop
+        n := (turned + step) & 3;
+        continue when pg_relation_size(format('postrider.job_claims_%s', n)::regclass) = 0;
+        begin
+            execute format('lock table postrider.job_claims_%1$s, postrider.job_settled_%1$s in access exclusive mode', n);
+        exception when lock_not_available then
+            continue;
+        end;
+        with still as (
+            select c.* from postrider.job_claims c
+            where c.slot = n
+              and (not exists (select from postrider.job_settled s where s.claim = c.claim and s.closes)
+                   or not exists (select from postrider.job_claims l where l.queue = c.queue and l.priority = c.priority and l.number > c.number))),
+        settled as (
+            insert into postrider.job_settled (slot, claim, number, ids, closes, settled_at)
+            select (turned & 3)::smallint, s.claim, s.number, s.ids, s.closes, s.settled_at
+            from postrider.job_settled s join still on still.claim = s.claim)
+        insert into postrider.job_claims (slot, claim, queue, priority, number, seen, target, after_xid, after_id, upto_xid, upto_id, jobs, is_plain,
+            worker, claimed_at, expires_at)
+        select (turned & 3)::smallint, c.claim, c.queue, c.priority, c.number, c.seen, c.target, c.after_xid, c.after_id, c.upto_xid, c.upto_id, c.jobs,
+               c.is_plain, c.worker, c.claimed_at, c.expires_at from still c;
+        execute format('truncate postrider.job_claims_%1$s, postrider.job_settled_%1$s', n);
+        emptied := emptied + 1;
+    end loop;
+    return emptied;
+end
+$$;
+
+-- Results go by time: the longest that any queue keeps them is spread over six slots.
+create or replace function postrider.turn_job_results() returns integer
+    language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
+#variable_conflict use_column
+declare
+    turned  bigint := coalesce(pg_sequence_last_value('postrider.job_result_slot'), 0);
+    keep    constant interval := coalesce((select max(q.keep_results) from postrider.job_queues q), interval '1 day');
+    oldest  smallint := ((turned + 1) & 7)::smallint;
+    emptied integer := 0;
+begin
+    insert into postrider.job_result_ring (slot) values (turned & 7) on conflict do nothing;
+    if (select r.opened_at < clock_timestamp() - keep / 6 from postrider.job_result_ring r where r.slot = turned & 7) then
+        begin
+            execute format('lock table postrider.job_results_%s in access exclusive mode', oldest);
+            -- The slot after this one holds what is oldest, at least as old as seven times a sixth.
+            execute format('truncate postrider.job_results_%s', oldest);
+            delete from postrider.job_result_ring r where r.slot = oldest;
+            insert into postrider.job_result_ring (slot) values (oldest);
+            perform setval('postrider.job_result_slot', turned + 1);
+            emptied := 1;
+        exception when lock_not_available then
+            null;
+        end;
+    end if;
+    return emptied;
+end
+$$;
+
+-- All of it, and what has to be swept by rows. One at a time; whoever finds another at it leaves.
+create or replace function postrider.tend_jobs(slot_bytes bigint default 67108864, claim_bytes bigint default 2097152) returns integer
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    emptied integer;
+begin
+    if not pg_try_advisory_xact_lock(7310868752) then
+        return 0;
+    end if;
+    delete from postrider.job_unique u using (
+        select u.queue, u.unique_key from postrider.job_unique u where u.until < clock_timestamp() limit 10000 for update skip locked) old
+    where u.queue = old.queue and u.unique_key = old.unique_key;
+    delete from postrider.job_cancelled c where c.cancelled_at < clock_timestamp() - interval '1 day';
+    delete from postrider.job_kept k where exists (select from postrider.job_settled s where s.claim = k.claim and s.closes)
+                                        or not exists (select from postrider.job_claims c where c.claim = k.claim);
+    emptied := postrider.turn_jobs(tend_jobs.slot_bytes);
+    emptied := emptied + postrider.turn_job_claims(tend_jobs.claim_bytes);
+    return emptied + postrider.turn_job_results();
+end
+$$;
+
+-- After a restore into another cluster: snapshots and xids mean nothing there, but the old ones can be compared with each other. What was not finished waits
+-- for its turn anew, in job_waiting. With all workers stopped.
+create or replace function postrider.rebase_jobs() returns bigint
+    language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    moved bigint;
+begin
+    lock table postrider.job_queues, postrider.jobs, postrider.job_claims, postrider.job_settled in access exclusive mode;
+    insert into postrider.job_waiting (id, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at, state, run_at)
+    select j.id, j.queue, j.priority, j.kind, j.key, j.unique_key, j.attempt, j.lost, j.max_attempts, j.payload, j.created_at, 'scheduled', clock_timestamp()
+    from (
+        select j.* from postrider.jobs j
+        left join lateral (
+            select c.* from postrider.job_claims c where c.queue = j.queue and c.priority = j.priority order by c.number desc limit 1) c on true
+        where c.claim is null or not (pg_visible_in_snapshot(j.xid, c.seen)
+              or pg_visible_in_snapshot(j.xid, c.target) and (j.xid, j.id) <= (c.upto_xid, c.upto_id))
+        union all
+        select u.* from postrider.job_claims c cross join lateral postrider.unfinished_jobs(c.claim) u) j
+    on conflict (id) do nothing;
+    get diagnostics moved = row_count;
+    truncate postrider.jobs, postrider.job_claims, postrider.job_settled, postrider.job_kept;
+    perform setval('postrider.job_id', greatest(pg_sequence_last_value('postrider.job_id'), (select max(w.id) from postrider.job_waiting w), 1));
+    return moved;
+end
+$$;

@@ -1,0 +1,230 @@
+-- Working jobs off: claiming, finishing, taking over. The same functions serve the Rust worker and any other language.
+
+-- The snapshot of the moment without the caller itself. Its own xid is in no snapshot's list, so a job that it enqueues after claiming
+-- would count as seen and never be found.
+create or replace function postrider.job_horizon() returns pg_snapshot
+    language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+    now_seen constant pg_snapshot := pg_current_snapshot();
+    own      constant xid8 := pg_current_xact_id_if_assigned();
+begin
+    if own is null or own >= pg_snapshot_xmax(now_seen) then
+        return now_seen;
+    end if;
+    return format('%s:%s:%s', least(own::text::numeric, pg_snapshot_xmin(now_seen)::text::numeric), pg_snapshot_xmax(now_seen),
+        (select string_agg(x.xid::text, ',' order by x.xid)
+         from (select own as xid union select pg_snapshot_xip(now_seen)) x))::pg_snapshot;
+end
+$$;
+
+-- The next jobs of a band behind a position, at most so many. Two index scans, each in the order of the index: what transactions wrote that `seen` knew as
+-- running, one probe for each of them, and what has come since. Neither walks over a job that was claimed before.
+create or replace function postrider.job_band(
+    queue text, priority smallint, seen pg_snapshot, target pg_snapshot, after_xid xid8, after_id bigint, most integer
+) returns setof postrider.jobs
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+    set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan rows 100 as $$
+#variable_conflict use_column
+declare
+    brought bigint;
+begin
+    return query
+        select j.* from (
+            select w.xid from pg_snapshot_xip(job_band.seen) as w (xid)
+            where w.xid >= job_band.after_xid and pg_visible_in_snapshot(w.xid, job_band.target) order by w.xid) w
+        cross join lateral (
+            select j.* from postrider.jobs j
+            where j.queue = job_band.queue and j.priority = job_band.priority and j.xid = w.xid
+              and (j.xid > job_band.after_xid or j.id > job_band.after_id)
+            order by j.queue, j.priority, j.xid, j.id
+            limit job_band.most) j
+        limit job_band.most;
+    get diagnostics brought = row_count;
+    if brought < job_band.most then
+        return query
+            select j.* from postrider.jobs j
+            where j.queue = job_band.queue and j.priority = job_band.priority
+              and j.xid >= pg_snapshot_xmax(job_band.seen) and j.xid < pg_snapshot_xmax(job_band.target)
+              and (j.xid, j.id) > (job_band.after_xid, job_band.after_id)
+              and pg_visible_in_snapshot(j.xid, job_band.target)
+            order by j.queue, j.priority, j.xid, j.id
+            limit job_band.most - brought;
+    end if;
+end
+$$;
+
+-- The jobs of a claim that are not finished.
+create or replace function postrider.unfinished_jobs(claim bigint) returns setof postrider.jobs
+    language sql stable set search_path = pg_catalog, pg_temp
+    set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+    select j.* from postrider.job_claims c
+    cross join lateral (
+        select b.* from postrider.job_band(c.queue, c.priority, c.seen, c.target, c.after_xid, c.after_id, c.jobs) b
+        where (b.xid, b.id) <= (c.upto_xid, c.upto_id)
+        union all
+        select k.xid, k.id, k.slot, k.queue, k.priority, k.kind, k.key, k.unique_key, k.attempt, k.lost, k.max_attempts, k.payload, k.created_at
+        from postrider.job_kept k where k.claim = c.claim) j
+    where c.claim = unfinished_jobs.claim
+      and not exists (select from postrider.job_settled s where s.claim = c.claim and (s.closes or j.id = any (s.ids)))
+$$;
+
+-- What is due goes to where it can be claimed: what waited for its time, and of every key that is free the first job. Called by
+-- claim_jobs under its lock, and found by the next claim: this transaction's own rows are beyond its horizon.
+create or replace function postrider.promote_jobs(queue text, most integer default 1000) returns integer
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    slot constant smallint := (coalesce(pg_sequence_last_value('postrider.job_slot'), 0) & 7)::smallint;
+    moved integer;
+    keyed integer;
+begin
+    if not exists (select from postrider.job_waiting w where w.queue = promote_jobs.queue and w.state = 'scheduled' and w.run_at <= clock_timestamp())
+       and not exists (select from postrider.job_waiting w where w.queue = promote_jobs.queue and w.state = 'key') then
+        return 0;
+    end if;
+    with due as (
+        select w.id from postrider.job_waiting w
+        where w.queue = promote_jobs.queue and w.state = 'scheduled' and w.run_at <= clock_timestamp()
+        order by w.run_at limit promote_jobs.most
+        for update skip locked),
+    gone as (
+        delete from postrider.job_waiting w using due where w.id = due.id returning w.*)
+    insert into postrider.jobs (id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at)
+    select g.id, slot, g.queue, g.priority, g.kind, g.key, g.unique_key, g.attempt, g.lost, g.max_attempts, g.payload, g.created_at from gone g;
+    get diagnostics moved = row_count;
+
+    -- From key to key by the index, so that a key with a hundred thousand jobs is one step.
+    with recursive keys (key) as (
+        (select w.key from postrider.job_waiting w
+         where w.queue = promote_jobs.queue and w.state = 'key' order by w.queue, w.key limit 1)
+        union all
+        select (select w.key from postrider.job_waiting w
+                where w.queue = promote_jobs.queue and w.state = 'key' and w.key > k.key order by w.queue, w.key limit 1)
+        from keys k where k.key is not null),
+    free as (
+        select first.id, k.key from keys k
+        cross join lateral (
+            select w.id, w.run_at from postrider.job_waiting w
+            where w.queue = promote_jobs.queue and w.state = 'key' and w.key = k.key
+            order by w.queue, w.key, w.id limit 1) first
+        where k.key is not null and first.run_at <= clock_timestamp()
+          and not exists (select from postrider.job_keys l where l.queue = promote_jobs.queue and l.key = k.key)
+        limit promote_jobs.most),
+    taken as (
+        insert into postrider.job_keys (queue, key, id) select promote_jobs.queue, f.key, f.id from free f
+        on conflict on constraint job_keys_pkey do nothing returning id),
+    gone as (
+        delete from postrider.job_waiting w using taken where w.id = taken.id returning w.*)
+    insert into postrider.jobs (id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at)
+    select g.id, slot, g.queue, g.priority, g.kind, g.key, g.unique_key, g.attempt, g.lost, g.max_attempts, g.payload, g.created_at from gone g;
+    get diagnostics keyed = row_count;
+    return moved + keyed;
+end
+$$;
+
+-- Claims at most so many jobs of a queue, those of the highest priority first, for as long as the lease says or a worker's heartbeat holds it. Commit, work, and
+-- hand each claim's number back to finish_jobs: it is what proves that nobody else has taken the jobs over.
+create or replace function postrider.claim_jobs(
+    queue text default 'default', most integer default 100, lease interval default null, worker uuid default null
+) returns table (claim bigint, id bigint, kind text, payload json, key text, priority smallint, attempt smallint, max_attempts smallint,
+                 lost smallint, created_at timestamptz)
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    settings  postrider.job_queues;
+    cursor_at postrider.job_claims;
+    nothing   constant pg_snapshot := '1:1:';
+    band      integer := 32768;
+    left_over integer := claim_jobs.most;
+    next_seen pg_snapshot;
+    next_aim  pg_snapshot;
+    from_xid  xid8;
+    from_id   bigint;
+    found_in  postrider.jobs[];
+    stop_at   integer;
+    cancelled bigint[];
+    number    bigint;
+    token     bigint;
+    slot      smallint;
+    owner     constant uuid := coalesce(claim_jobs.worker, gen_random_uuid());
+begin
+    if claim_jobs.queue is null or claim_jobs.most is null or claim_jobs.most not between 1 and 10000 or claim_jobs.lease < interval '1 second' then
+        raise exception using errcode = '22023', message = 'postrider: these jobs cannot be claimed',
+            detail = format('queue %L, most %L, lease %L.', claim_jobs.queue, claim_jobs.most, claim_jobs.lease),
+            hint = 'Name a queue, 1 to 10000 jobs, and a lease of a second or more.';
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception using errcode = '25000', message = format('postrider: jobs cannot be claimed in a %s transaction', current_setting('transaction_isolation')),
+            detail = 'What others have claimed since it began could not be seen.', hint = 'Claim in a READ COMMITTED transaction of its own.';
+    end if;
+    -- A job of a transaction that a crash could still take back must not run: the commit of this one waits for all WAL before it.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    -- The row is locked and never changed: claims of one queue go one after the other, for about a millisecond each.
+    select q.* into settings from postrider.job_queues q where q.queue = claim_jobs.queue for no key update;
+    if not found then
+        insert into postrider.job_queues (queue) values (claim_jobs.queue) on conflict on constraint job_queues_pkey do nothing;
+        select q.* into settings from postrider.job_queues q where q.queue = claim_jobs.queue for no key update;
+    end if;
+    if settings.paused_at is not null then
+        return;
+    end if;
+    perform postrider.promote_jobs(claim_jobs.queue);
+    cancelled := array(select c.id from postrider.job_cancelled c);
+    slot := (coalesce(pg_sequence_last_value('postrider.job_claim_slot'), 0) & 3)::smallint;
+    loop
+        -- From priority to priority by the index.
+        select j.priority into band from postrider.jobs j
+        where j.queue = claim_jobs.queue and j.priority < band order by j.queue desc, j.priority desc limit 1;
+        exit when not found;
+        select c.* into cursor_at from postrider.job_claims c
+        where c.queue = claim_jobs.queue and c.priority = band order by c.queue desc, c.priority desc, c.number desc limit 1;
+        if pg_snapshot_xmax(cursor_at.target) > pg_snapshot_xmax(pg_current_snapshot()) then
+            raise exception using errcode = '55000', message = 'postrider: the job queue was restored into another cluster',
+                detail = format('A cursor stands at transaction %s, this cluster is only at %s.', pg_snapshot_xmax(cursor_at.target), pg_snapshot_xmax(pg_current_snapshot())),
+                hint = 'Stop the workers and run: select postrider.rebase_jobs().';
+        end if;
+        number := coalesce(cursor_at.number, 0) + 1;
+        next_seen := coalesce(cursor_at.seen, nothing);
+        next_aim := coalesce(cursor_at.target, nothing);
+        from_xid := coalesce(cursor_at.upto_xid, '0');
+        from_id := coalesce(cursor_at.upto_id, 0);
+        found_in := array(
+            select b from postrider.job_band(claim_jobs.queue, band::smallint, next_seen, next_aim, from_xid, from_id, left_over) b);
+        if cardinality(found_in) = 0 then
+            -- Used up: on to what has been committed since.
+            next_seen := next_aim;
+            next_aim := postrider.job_horizon();
+            from_xid := '0';
+            from_id := 0;
+            found_in := array(
+                select b from postrider.job_band(claim_jobs.queue, band::smallint, next_seen, next_aim, from_xid, from_id, left_over) b);
+        end if;
+        continue when cardinality(found_in) = 0;
+        -- A job that has cost two workers their life is handed out alone.
+        select min(f.place) into stop_at from unnest(found_in) with ordinality
+            as f (xid, id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at, place) where f.lost > 1;
+        if stop_at is not null then
+            found_in := found_in[1:greatest(stop_at - 1, 1)];
+        end if;
+        token := nextval('postrider.job_claim');
+        insert into postrider.job_claims (slot, claim, queue, priority, number, seen, target, after_xid, after_id, upto_xid, upto_id, jobs, is_plain, worker, expires_at)
+        values (slot, token, claim_jobs.queue, band, number, next_seen, next_aim, from_xid, from_id,
+                (found_in[cardinality(found_in)]).xid, (found_in[cardinality(found_in)]).id, cardinality(found_in),
+                not exists (select from unnest(found_in) f where f.key is not null or f.unique_key is not null or f.attempt > 1),
+                owner, clock_timestamp() + coalesce(claim_jobs.lease, settings.lease));
+        if cardinality(cancelled) > 0 and exists (select from unnest(found_in) f where f.id = any (cancelled)) then
+            perform postrider.settle_jobs(token, (
+                select json_agg(json_build_object('id', f.id, 'cancelled', true)) from unnest(found_in) f where f.id = any (cancelled)), '{}');
+        end if;
+        return query
+            select token, f.id, f.kind, f.payload, f.key, f.priority, f.attempt, f.max_attempts, f.lost, f.created_at
+            from unnest(found_in) f where f.id <> all (cancelled);
+        left_over := left_over - cardinality(found_in);
+        exit when left_over <= 0 or stop_at is not null;
+    end loop;
+end
+$$;

@@ -1,0 +1,84 @@
+//! What a handler has besides its job.
+
+use std::any::{Any, TypeId};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use sqlx::{PgPool, PgTransaction};
+use tokio::sync::watch;
+
+use super::unsettled::encode;
+use super::{HandlerResult, Outcome};
+
+pub(super) type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
+pub(super) type Cancelled = watch::Receiver<Arc<HashSet<i64>>>;
+
+/// What a handler has besides its job: the pool, a transaction that ends with the job, and whether it was cancelled.
+pub struct JobContext {
+    pub(super) pool: PgPool,
+    pub(super) claim: i64,
+    pub(super) id: i64,
+    pub(super) states: Arc<States>,
+    pub(super) cancelled: Cancelled,
+    pub(super) transaction: Option<PgTransaction<'static>>,
+}
+
+impl JobContext {
+    /// The pool that the worker was made with.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// A transaction that ends with the job: if the handler answers an [`Outcome`], that is stored in it and it is committed, so the effect and
+    /// the end of the job are one. It is rolled back after an error, and if another worker has taken the job over. Begun at
+    /// the first call; later calls return the same one.
+    pub async fn transaction(&mut self) -> Result<&mut PgTransaction<'static>, sqlx::Error> {
+        match &mut self.transaction {
+            Some(transaction) => Ok(transaction),
+            none => Ok(none.insert(self.pool.begin().await?)),
+        }
+    }
+
+    /// What was given to [`Worker::state`](super::Worker::state), by its type.
+    ///
+    /// # Panics
+    ///
+    /// If nothing of this type was given.
+    pub fn state<S: Send + Sync + 'static>(&self) -> Arc<S> {
+        let found = self.states.get(&TypeId::of::<S>()).cloned().and_then(|state| state.downcast().ok());
+        found.unwrap_or_else(|| panic!("no state of type {} was given", std::any::type_name::<S>()))
+    }
+
+    /// Somebody has cancelled the job. Nothing happens by itself: a handler that takes long looks now and then, and answers
+    /// [`Outcome::Cancel`].
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.borrow().contains(&self.id)
+    }
+
+    /// Waits until somebody cancels the job.
+    pub async fn cancelled(&self) {
+        let mut cancelled = self.cancelled.clone();
+        if cancelled.wait_for(|ids| ids.contains(&self.id)).await.is_err() {
+            // The worker is gone, and nobody will say so any more.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Ends the handler's transaction, if it began one; whether the job is settled by that.
+    pub(super) async fn conclude(&mut self, result: &HandlerResult) -> Result<bool, sqlx::Error> {
+        let Some(mut transaction) = self.transaction.take() else { return Ok(false) };
+        let Ok(outcome) = result else {
+            transaction.rollback().await?;
+            return Ok(false);
+        };
+        let outcomes = (*outcome != Outcome::Done).then(|| format!("[{}]", encode(self.id, result)));
+        sqlx::query("select postrider.finish_jobs($1, $2::text::json, $3)")
+            .bind(self.claim)
+            .bind(outcomes)
+            .bind([self.id].as_slice())
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+}

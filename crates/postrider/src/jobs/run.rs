@@ -1,0 +1,128 @@
+//! A worker at work: who does what, and in which order it stops.
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::beat::{Identity, Pulse, beat};
+use super::claimer::Claimer;
+use super::error::Result;
+use super::floor::{Floor, Shared};
+use super::link::Link;
+use super::settler::settle;
+use super::tend::tend;
+use super::worker::Worker;
+
+/// How often it is looked for results that have waited long enough for the rest of their claim.
+const TICK: Duration = Duration::from_millis(10);
+
+pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -> Result<()> {
+    let Worker { pool, options, handlers, crons, states } = worker;
+    let server = pool.connect_options();
+    let link = |what| Link::new(&server, what);
+    // What is wrong from the beginning is said at once, and not tried again for ever.
+    let mut claims = link("claiming");
+    let connection = claims.get().await?;
+    let lease = match options.lease {
+        Some(lease) => lease,
+        None => Duration::from_secs_f64(
+            sqlx::query_scalar("select postrider.job_lease($1)")
+                .bind(&options.queues)
+                .fetch_one(connection)
+                .await?,
+        ),
+    };
+    let first = Uuid::now_v7();
+    let (claimant, claimant_now) = watch::channel(first);
+    let (claimants, all_claimants) = watch::channel(vec![first]);
+    let (safe_until, is_safe) = watch::channel(Instant::now());
+    let (cancelled, cancellations) = watch::channel(Arc::new(HashSet::new()));
+    let (stopping, is_stopping) = watch::channel(false);
+    let (wants, asked) = mpsc::channel(1);
+    let (bring, mut brought) = mpsc::channel(1);
+    let (settlements, to_settle) = mpsc::unbounded_channel();
+
+    let mut helpers = JoinSet::new();
+    let identity = Identity { name: options.name.clone(), queues: options.queues.clone(), lease };
+    helpers.spawn(beat(link("heartbeat"), identity, all_claimants, Pulse { safe_until, cancelled }));
+    helpers.spawn(tend(link("tending"), lease, crons));
+    let mut settler = tokio::spawn(settle(link("settling"), to_settle));
+    let claimer = Claimer {
+        link: claims,
+        options: (*server).clone(),
+        queues: options.queues.clone(),
+        idle: options.idle,
+        hint: options.hint,
+        claimant,
+        stopping: is_stopping,
+    };
+    let claimer = tokio::spawn(claimer.run(asked, bring));
+
+    let shared = Shared {
+        pool: pool.clone(),
+        handlers,
+        states: Arc::new(states),
+        cancellations,
+        timeout: options.timeout,
+    };
+    let mut floor =
+        Floor::new(shared, &options, is_safe.clone(), wants, settlements, claimant_now, claimants);
+    let mut tick = tokio::time::interval(TICK);
+    let mut stop = pin!(stop);
+    let mut is_safe = is_safe;
+    let failed = loop {
+        floor.turn();
+        tokio::select! {
+            ended = floor.ended() => floor.settle(ended),
+            Some(jobs) = brought.recv() => floor.take(jobs),
+            _ = tick.tick() => floor.flush(),
+            Ok(()) = is_safe.changed() => {}
+            () = &mut stop => break None,
+            // It ends by itself only if something is wrong.
+            ended = &mut settler => break Some(ended),
+        }
+    };
+
+    stopping.send_replace(true);
+    floor.stop();
+    let drained = async {
+        loop {
+            tokio::select! {
+                // Until the claimer is gone, which may bring a last batch.
+                jobs = brought.recv() => match jobs {
+                    Some(jobs) => floor.give_back(jobs),
+                    None if floor.is_empty() => break,
+                    None => { let ended = floor.ended().await; floor.settle(ended); }
+                },
+                ended = floor.ended() => floor.settle(ended),
+                _ = tick.tick() => floor.flush(),
+            }
+        }
+    };
+    let in_time = tokio::time::timeout(options.drain, drained).await.is_ok();
+    if !in_time {
+        tracing::warn!("handlers did not end in time; their jobs are given back");
+        floor.abandon().await;
+    }
+    claimer.abort();
+    let names = floor.leave();
+    let result = match failed {
+        Some(ended) => ended,
+        None => settler.await,
+    };
+    helpers.abort_all();
+    if let Ok(connection) = link("leaving").get().await {
+        for name in names {
+            sqlx::query("select postrider.end_job_worker($1)").bind(name).execute(&mut *connection).await?;
+        }
+    }
+    result.unwrap_or_else(|error| {
+        tracing::error!(%error, "the task that stores results ended");
+        Ok(())
+    })
+}

@@ -1,0 +1,133 @@
+//! Writing jobs: the caller's transaction, and what is refused with which words.
+
+use postrider::jobs::{NewJob, enqueue, enqueue_many};
+use serde_json::json;
+use sqlx::Connection as _;
+use sqlx::postgres::PgDatabaseError;
+use time::OffsetDateTime;
+
+use super::{claim, finish, kinds, one, work_off};
+use crate::support::{database, run};
+
+#[tokio::test]
+async fn a_job_is_there_if_and_only_if_the_transaction_commits() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let mut tx = connection.begin().await.unwrap();
+    enqueue(&mut tx, &NewJob::new("taken.back", &json!({})).unwrap()).await.unwrap();
+    tx.rollback().await.unwrap();
+    let mut tx = connection.begin().await.unwrap();
+    let id = enqueue(&mut tx, &NewJob::new("kept", &json!({"n": 1})).unwrap()).await.unwrap();
+    let mut other = database.connect().await.unwrap();
+    assert_eq!(claim(&mut other, 10).await, []);
+    tx.commit().await.unwrap();
+    assert_eq!(claim(&mut other, 10).await, [(1, id, "kept".to_owned())]);
+}
+
+#[tokio::test]
+async fn every_kind_of_json_is_taken() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(
+        &mut connection,
+        "select postrider.enqueue('literal', '{\"b\":  1}'), postrider.enqueue('json', '{}'::json), postrider.enqueue('jsonb', '{}'::jsonb),
+                postrider.enqueue('text', '\"x\"'::text);
+         select postrider.enqueue_many('[{\"kind\": \"s\", \"payload\": \"a string\"}, {\"kind\": \"n\", \"payload\": null}]')",
+    )
+    .await;
+    let payloads: Vec<String> =
+        sqlx::query_scalar("select payload::text from postrider.claim_jobs() order by id")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+    // Byte for byte, where it was text.
+    assert_eq!(payloads, ["{\"b\":  1}", "{}", "{}", "\"x\"", "\"a string\"", "null"]);
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_with_what_to_do() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    for (call, state, message) in [
+        ("enqueue(null, '{}')", "22004", "the kind of a job must not be null"),
+        ("enqueue('', '{}')", "22023", "the kind of a job must not be empty"),
+        ("enqueue('a', null::json)", "22004", "the payload of a job must not be null"),
+        ("enqueue('a', 'hello')", "22P02", "the payload of job 'a' is not JSON"),
+        ("enqueue('a', '{}', priority => 40000)", "22003", "priority 40000 of job 'a' is out of range"),
+        ("enqueue('a', '{}', max_attempts => 0)", "22023", "job 'a' cannot have 0 attempts"),
+        ("enqueue('a', '{}', queue => repeat('q', 256))", "54000", "job 'a' is over a limit"),
+        ("enqueue('a', '{}', key => '')", "22023", "the key of a job must not be empty"),
+        ("enqueue_many('{}')", "22023", "enqueue_many takes a JSON array of jobs"),
+        (
+            "enqueue_many('[{\"kind\": \"a\"}]')",
+            "22004",
+            "the payload of a job must not be null (job 1 of enqueue_many)",
+        ),
+        ("claim_jobs(most => 0)", "22023", "these jobs cannot be claimed"),
+    ] {
+        let statement = sqlx::AssertSqlSafe(format!("select postrider.{call}"));
+        let error = sqlx::query(statement).execute(&mut connection).await.unwrap_err();
+        let said = error.as_database_error().unwrap().downcast_ref::<PgDatabaseError>();
+        assert_eq!(said.code(), state, "{call}: {said}");
+        assert!(said.message().contains(message), "{call}: {said}");
+        assert!(said.detail().is_some() && said.hint().is_some(), "{call}: {said:?}");
+    }
+    assert_eq!(claim(&mut connection, 10).await, []);
+}
+
+#[tokio::test]
+async fn high_priorities_come_first_and_times_are_kept() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let job = |kind: &str| NewJob::new(kind, &()).unwrap();
+    let later = OffsetDateTime::now_utc() + time::Duration::hours(1);
+    let jobs = [
+        job("low").priority(-5),
+        job("first"),
+        job("second"),
+        job("high").priority(7),
+        job("later").run_at(later),
+    ];
+    enqueue_many(&mut connection, &jobs).await.unwrap();
+    assert_eq!(kinds(&mut connection, 3).await, ["high", "first", "second"]);
+    // One that comes now is before what waited, if it is higher.
+    enqueue(&mut connection, &job("urgent").priority(100)).await.unwrap();
+    assert_eq!(kinds(&mut connection, 3).await, ["urgent", "low"]);
+    run(&mut connection, "update postrider.job_waiting set run_at = now()").await;
+    // Moved by one claim, brought by the next.
+    assert_eq!(kinds(&mut connection, 3).await, Vec::<String>::new());
+    assert_eq!(kinds(&mut connection, 3).await, ["later"]);
+}
+
+#[tokio::test]
+async fn a_unique_key_is_taken_until_the_job_has_ended_or_for_a_time() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let job = NewJob::new("sync", &()).unwrap().unique("customer 7");
+    let first = enqueue(&mut connection, &job).await.unwrap();
+    assert_eq!(enqueue(&mut connection, &job).await.unwrap(), first);
+    let other = job.clone().queue("other");
+    assert_ne!(enqueue(&mut connection, &other).await.unwrap(), first, "in another queue it is another");
+    let claimed = claim(&mut connection, 10).await;
+    assert_eq!(claimed.len(), 1);
+    assert_eq!(enqueue(&mut connection, &job).await.unwrap(), first, "it runs");
+    finish(&mut connection, claimed[0].0).await.unwrap();
+    assert_ne!(enqueue(&mut connection, &job).await.unwrap(), first);
+
+    let hour = NewJob::new("once", &()).unwrap().unique_for("event 1", std::time::Duration::from_hours(1));
+    let once = enqueue(&mut connection, &hour).await.unwrap();
+    work_off(&mut connection).await;
+    assert_eq!(enqueue(&mut connection, &hour).await.unwrap(), once, "it has ended, the hour has not");
+    run(
+        &mut connection,
+        "update postrider.job_unique set until = now() - interval '1 second' where until < 'infinity'",
+    )
+    .await;
+    assert_ne!(enqueue(&mut connection, &hour).await.unwrap(), once);
+    run(
+        &mut connection,
+        "update postrider.job_unique set until = now() - interval '1 second'; select postrider.tend_jobs()",
+    )
+    .await;
+    assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.job_unique").await, 0);
+}
