@@ -99,7 +99,7 @@ fn in_the_configuration_that_is_shown() {
             std::fs::write(&path, format!("sinks:\n  a: {{ nats: {{ url: \"{place}\", stream: S }} }}\n"))
                 .unwrap();
             words[3] = path.to_str().unwrap();
-            let mut command = postrider(&words);
+            let mut command = postrider_on("postgres://127.0.0.1:1/none", &words);
             assert_silent(&mut command, 0);
             std::fs::remove_file(&path).unwrap();
         }
