@@ -143,7 +143,9 @@ impl ProducerContext for Reports {
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
         match result {
             Ok(_) => _ = self.delivered.fetch_add(1, Ordering::Relaxed),
-            Err((error, _)) => *self.failed.lock().unwrap() = Some(error.clone()),
+            Err((error, _)) => {
+                *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error.clone());
+            }
         }
     }
 }

@@ -126,9 +126,9 @@ async fn a_storm_of_jobs_leaves_an_exact_ledger() {
             ids.push(id.unwrap());
         }
         if random.random_bool(0.2) {
-            open.rollback().await.unwrap()
+            open.rollback().await.unwrap();
         } else {
-            open.commit().await.unwrap()
+            open.commit().await.unwrap();
         }
         if random.random_bool(0.3) {
             let id = ids[random.random_range(0..ids.len())];
