@@ -84,8 +84,8 @@ impl Pump {
             };
             let Some(room) = permits.pop() else { continue };
             let is_repeated = found.info().is_ok_and(|info| info.delivered > 1);
-            let (found, _) = found.split();
             let Some(reply) = found.reply.clone() else { continue };
+            let (found, _) = found.split();
             let receipt = NatsReceipt(reply);
             let delivery = Delivery { message: message::message(&found), receipt, is_repeated, room };
             if let Err(unwanted) = self.outlet.send(Ok(delivery)).await {

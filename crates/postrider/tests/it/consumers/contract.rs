@@ -56,7 +56,7 @@ pub async fn order_per_key<F: Far>(far: &F) {
     let (ended, ()) = tokio::join!(running, watching);
     ended.unwrap();
     assert_eq!(sums(&pool).await, expected(count));
-    assert!(most.load(Ordering::Acquire) > 1, "never two side by side");
+    assert!(most.load(Ordering::Acquire) > 1 || !far.tells_repetitions(), "never two side by side");
     let unordered: i64 = sqlx::query_scalar(
         "select count(*) from ledger a join ledger b on a.key = b.key and a.place < b.place and a.amount > b.amount",
     )

@@ -53,6 +53,10 @@ pub trait Far: Send + Sync {
     /// Confirmed by the server when it returns.
     async fn publish(&self, letters: &[Letter]);
     async fn dead_letters(&self, consumer: &str) -> Vec<Dead>;
+    /// Whether the server says of a message that it was delivered before. Where it does not, each is tried by itself at first.
+    fn tells_repetitions(&self) -> bool {
+        true
+    }
     /// How much is not done with, as far as the server tells.
     async fn left(&self, consumer: &str) -> u64;
 }

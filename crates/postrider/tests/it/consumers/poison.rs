@@ -66,8 +66,14 @@ pub async fn poison<F: Far>(far: &F) {
         sqlx::query_scalar("select event_id from ledger order by amount").fetch_all(&pool).await.unwrap();
     let good: Vec<String> = (1..=GOOD).chain([107]).map(Letter::id).collect();
     assert_eq!(neighbours, good, "each neighbour once");
-    let found = far.dead_letters(&consumer).await;
+    let mut found = far.dead_letters(&consumer).await;
+    let all = found.len();
+    found.sort_by(|a, b| a.body.cmp(&b.body));
+    found.dedup_by(|a, b| a.body == b.body);
     assert_eq!(found.len(), bad.len(), "{found:?}");
+    // What has no id is in no inbox: read again after a crash, it is buried again.
+    let torn = 1 + deaths as usize;
+    assert!((bad.len()..bad.len() + torn).contains(&all), "{all} dead letters");
     for (_, letter, reason) in bad {
         let dead = found.iter().find(|dead| dead.body == letter.body);
         let dead = dead.unwrap_or_else(|| panic!("{reason}: no letter with its body among {found:?}"));
