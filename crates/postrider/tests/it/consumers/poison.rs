@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use super::child::{Order, Worker};
 use super::far::{Far, Letter, prepare, unique};
-use super::{ledger, payments, until};
+use super::{ledger, payments, sums, until};
 
 const GOOD: usize = 60;
 const MAX_ATTEMPTS: u32 = 3;
@@ -54,7 +54,8 @@ pub async fn poison<F: Far>(far: &F) {
             deaths += 1;
             worker = Worker::start(&order);
         }
-        far.left(&consumer).await == 0 && far.dead_letters(&consumer).await.len() >= bad.len()
+        let booked = sums(&pool).await.0 > i64::try_from(GOOD).unwrap();
+        booked && far.left(&consumer).await == 0 && far.dead_letters(&consumer).await.len() >= bad.len()
     })
     .await;
     assert!(worker.stop().await.success());

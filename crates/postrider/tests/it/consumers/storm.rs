@@ -7,6 +7,7 @@ use std::time::Instant;
 use postrider_testkit::Seed;
 use rand::RngExt as _;
 use rand::seq::SliceRandom as _;
+use sqlx::PgPool;
 
 use super::child::{Order, Worker};
 use super::far::{Far, prepare, unique};
@@ -73,7 +74,7 @@ pub async fn kills<F: Far>(far: &F) {
     }
     println!("{}: {hits:?} kills after {:.1?}, {:?}", far.kind(), begun.elapsed(), sums(&pool).await);
     assert!(POINTS.iter().all(|point| hits[point] >= HITS), "{hits:?}");
-    rest(far, &consumer, |slot| order(slot, None, 0)).await;
+    rest(far, &consumer, (&pool, events), |slot| order(slot, None, 0)).await;
     println!("{}: all done after {:.1?}", far.kind(), begun.elapsed());
     assert_eq!(sums(&pool).await, expected(events), "lines, events, sum");
     assert!(far.dead_letters(&consumer).await.is_empty(), "nothing is wrong with any of them");
@@ -82,11 +83,17 @@ pub async fn kills<F: Far>(far: &F) {
     assert_eq!(left, 0, "attempts are forgotten with success");
 }
 
-/// Two workers that nobody ends, until nothing is left.
-pub async fn rest<F: Far>(far: &F, consumer: &str, order: impl Fn(usize) -> Order) {
+/// Two workers that nobody ends, until nothing is left, and so many events are in the ledger: not every server tells what is in hand.
+async fn rest<F: Far>(
+    far: &F,
+    consumer: &str,
+    (pool, events): (&PgPool, usize),
+    order: impl Fn(usize) -> Order,
+) {
+    let is_done = async || far.left(consumer).await == 0 && sums(pool).await.1 == expected(events).1;
     loop {
         let workers: Vec<Worker> = (0..WORKERS).map(|slot| Worker::start(&order(slot))).collect();
-        until("nothing is left", async || far.left(consumer).await == 0).await;
+        until("nothing is left", is_done).await;
         for worker in workers {
             let status = worker.stop().await;
             assert!(status.success(), "{status}");
@@ -108,7 +115,7 @@ pub async fn without_inbox<F: Far>(far: &F) {
     let letters = payments(50, 10);
     far.publish(&letters).await;
     far.publish(&letters[..10]).await;
-    rest(far, &consumer, |slot| Order {
+    rest(far, &consumer, (&pool, 50), |slot| Order {
         kind: far.kind().to_owned(),
         url: far.url(),
         consumer: consumer.clone(),
