@@ -40,7 +40,7 @@ mod source;
 mod telemetry;
 
 pub use event::Event;
-pub use source::{Deliveries, Delivery, Grave, Link, Message, Source, Terms, Trouble};
+pub use source::{Deliveries, Delivery, Grave, Link, Message, Opened, Source, Terms, Trouble};
 
 use std::sync::Arc;
 use std::time::Duration;

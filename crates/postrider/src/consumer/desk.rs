@@ -53,12 +53,11 @@ impl<D> Desk<D> {
             Line::Key,
         );
         let waiting = Waiting { item, is_suspect };
-        match self.lines.get_mut(&line) {
-            Some(items) => items.push_back(waiting),
-            None => {
-                self.lines.insert(line.clone(), VecDeque::from([waiting]));
-                self.ready.push_back(line);
-            }
+        if let Some(items) = self.lines.get_mut(&line) {
+            items.push_back(waiting);
+        } else {
+            self.lines.insert(line.clone(), VecDeque::from([waiting]));
+            self.ready.push_back(line);
         }
     }
 

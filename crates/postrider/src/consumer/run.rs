@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use super::decode::decode;
 use super::desk::{Desk, Line};
 use super::handle::{Held, Verdict, handle};
-use super::source::{Deliveries, Delivery, Grave, Link, Source, Terms, Trouble};
+use super::source::{Deliveries, Delivery, Grave, Link, Opened, Source, Terms, Trouble};
 use super::telemetry::End;
 use super::{Error, Event, Shared, attempts};
 use crate::consume::{BoxError, Outcome, Tx};
@@ -23,7 +23,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(2);
 const NEVER: Duration = Duration::from_hours(1);
 
-type Opened<L> = Result<(L, Deliveries<<L as Link>::Receipt>), Trouble>;
 type Opening<'a, L> = Pin<Box<dyn Future<Output = Opened<L>> + Send + 'a>>;
 
 /// A connection that stands.

@@ -121,6 +121,9 @@ pub struct Terms {
 /// The messages of one connection, until the trouble that ends it.
 pub type Deliveries<R> = mpsc::Receiver<Result<Delivery<R>, Trouble>>;
 
+/// A connection and its messages, or why there is none.
+pub type Opened<L> = Result<(L, Deliveries<<L as Link>::Receipt>), Trouble>;
+
 /// A broker, and where in it the events are.
 ///
 /// # The contract
@@ -138,10 +141,7 @@ pub trait Source: Send + Sync {
     fn kind(&self) -> &'static str;
 
     /// Connects.
-    fn open(
-        &self,
-        terms: &Terms,
-    ) -> impl Future<Output = Result<(Self::Link, Deliveries<<Self::Link as Link>::Receipt>), Trouble>> + Send;
+    fn open(&self, terms: &Terms) -> impl Future<Output = Opened<Self::Link>> + Send;
 }
 
 /// A connection to a broker. When it is dropped no more is delivered.

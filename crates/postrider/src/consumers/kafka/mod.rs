@@ -150,7 +150,7 @@ impl Kafka {
                 Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
                 // It may be there, and we may write to it.
                 Err((_, error)) => {
-                    tracing::warn!(topic, %error, "the topic of the dead letters cannot be made")
+                    tracing::warn!(topic, %error, "the topic of the dead letters cannot be made");
                 }
             }
         }

@@ -12,7 +12,7 @@ const PERSISTENT: u8 = 2;
 pub(super) fn message(delivery: &Delivery) -> Message {
     let properties = &delivery.properties;
     let text = |value: &Option<ShortString>| value.as_ref().map(ToString::to_string);
-    let headers = properties.headers().iter().flat_map(|table| table.inner());
+    let headers = properties.headers().iter().flat_map(FieldTable::inner);
     Message {
         place: delivery.exchange.to_string(),
         id: text(properties.message_id()),
