@@ -50,6 +50,7 @@ fn is_ours(event: &Event) -> bool {
     event.r#type.starts_with("workitem.") && !by_automation
 }
 
+/// Until `stop` ends.
 pub async fn run(
     pool: PgPool,
     url: &str,

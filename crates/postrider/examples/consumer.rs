@@ -22,6 +22,7 @@ async fn run<S: Source>(pool: PgPool, source: S, stop: impl Future<Output = ()>)
     Ok(())
 }
 
+/// Until `stop` ends.
 pub async fn keep_totals(
     pool: PgPool,
     [broker, url, place]: [&str; 3],
