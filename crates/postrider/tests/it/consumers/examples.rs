@@ -42,10 +42,10 @@ async fn keeps_totals<F: Far>(far: &F) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_consumer_example_keeps_an_exact_sum_behind_every_broker() {
-    keeps_totals(&redis::tested().await).await;
-    keeps_totals(&nats::tested().await).await;
-    keeps_totals(&rabbitmq::tested().await).await;
-    keeps_totals(&kafka::tested().await).await;
+    Box::pin(keeps_totals(&redis::tested().await)).await;
+    Box::pin(keeps_totals(&nats::tested().await)).await;
+    Box::pin(keeps_totals(&rabbitmq::tested().await)).await;
+    Box::pin(keeps_totals(&kafka::tested().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
