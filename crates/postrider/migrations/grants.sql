@@ -28,7 +28,8 @@ begin
     for routine in
         select p.oid::regprocedure from pg_proc p
         where p.pronamespace = 'postrider'::regnamespace
-          and p.proname in ('first_time', 'turn_inbox', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone')
+          and p.proname in ('first_time', 'turn_inbox', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone',
+                            'begin_attempt', 'fail_attempt', 'end_attempts', 'sweep_attempts')
     loop
         execute format('grant execute on function %s to %I', routine, consume);
     end loop;

@@ -21,12 +21,17 @@
 //! | `log` | installing the schema, reading the log, capturing tables, the inbox |
 //! | `consume` | handling events exactly once: subscriptions to the log |
 //! | `jobs` | working jobs off: [`jobs`] |
+//! | `rabbitmq`, `kafka`, `nats`, `redis` | handling events of that broker exactly once: consumers |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "log")]
 pub mod capture;
 #[cfg(feature = "consume")]
 pub mod consume;
+#[cfg(feature = "consumer")]
+pub mod consumer;
+#[cfg(feature = "consumer")]
+pub mod consumers;
 mod context;
 #[cfg(feature = "log")]
 pub mod declared;

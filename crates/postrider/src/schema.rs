@@ -37,6 +37,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (7, include_str!("../migrations/0007_jobs_tend.sql")),
     (7, include_str!("../migrations/0007_jobs_views.sql")),
     (7, include_str!("../migrations/0007_jobs_cron.sql")),
+    (7, include_str!("../migrations/0007_attempts.sql")),
 ];
 /// A function and not a row: it survives a schema-only dump, as does everything else that emitting needs.
 const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 7'";

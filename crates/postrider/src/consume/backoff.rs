@@ -23,7 +23,7 @@ impl Default for Backoff {
 
 impl Backoff {
     /// The pause after so many failures, up to a tenth shorter: those who failed together need not come back together.
-    pub(super) fn pause(&self, failures: u32) -> Duration {
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
         let exponent = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
         let seconds = self.first.as_secs_f64() * self.factor.powi(exponent);
         let seconds = seconds.min(self.max.as_secs_f64());

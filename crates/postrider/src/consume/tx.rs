@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Postgres, Transaction};
 /// The transaction that a handler works in: what it does there happens if and only if the event is done with. It is used like the
 /// connection it is on, as `&mut **tx`; that it cannot be ended by the handler is on purpose.
 #[derive(Debug)]
-pub struct Tx(pub(super) Transaction<'static, Postgres>);
+pub struct Tx(pub(crate) Transaction<'static, Postgres>);
 
 impl Deref for Tx {
     type Target = PgConnection;

@@ -7,6 +7,7 @@ mod attacks;
 mod batch_bytes;
 mod capture;
 mod consume;
+mod consumers;
 mod declared;
 mod docs;
 mod dump;

@@ -1,0 +1,154 @@
+//! Behind RabbitMQ.
+
+use futures_util::future::join_all;
+use lapin::options::{
+    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions,
+    ExchangeDeclareOptions, QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use postrider::consumers::rabbitmq::RabbitMq as Exchange;
+use postrider_testkit::{Broker, RabbitMq};
+
+use super::far::{Dead, Far, Letter, unique};
+use super::{contract, poison, storm};
+
+/// `URL EXCHANGE`
+pub fn source(url: &str) -> Exchange {
+    let (url, exchange) = url.split_once(' ').unwrap();
+    Exchange::new(url, exchange)
+}
+
+pub struct Tested {
+    url: String,
+    exchange: String,
+    connection: Connection,
+    pub channel: Channel,
+    _server: Broker<RabbitMq>,
+}
+
+pub async fn tested() -> Tested {
+    let server = Broker::shared(RabbitMq::new()).await.unwrap();
+    let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let exchange = unique("events");
+    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    let name = exchange.as_str().into();
+    channel.exchange_declare(name, ExchangeKind::Fanout, durable, FieldTable::default()).await.unwrap();
+    Tested { url: server.url(), exchange, connection, channel, _server: server }
+}
+
+impl Far for Tested {
+    type Source = Exchange;
+
+    fn kind(&self) -> &'static str {
+        "rabbitmq"
+    }
+
+    fn url(&self) -> String {
+        format!("{} {}", self.url, self.exchange)
+    }
+
+    fn source(&self) -> Exchange {
+        source(&self.url())
+    }
+
+    async fn publish(&self, letters: &[Letter]) {
+        for letters in letters.chunks(500) {
+            let mut confirmations = Vec::new();
+            for letter in letters {
+                let properties = BasicProperties::default()
+                    .with_content_type(letter.content_type.into())
+                    .with_delivery_mode(2);
+                let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+                let name = self.exchange.as_str().into();
+                let publishing =
+                    self.channel.basic_publish(name, "".into(), options, &letter.body, properties);
+                confirmations.push(publishing.await.unwrap());
+            }
+            for confirmed in join_all(confirmations).await {
+                assert!(matches!(confirmed.unwrap(), lapin::Confirmation::Ack(None)));
+            }
+        }
+    }
+
+    async fn dead_letters(&self, consumer: &str) -> Vec<Dead> {
+        let channel = self.connection.create_channel().await.unwrap();
+        let mut found = Vec::new();
+        let queue = format!("{consumer}.dead");
+        while let Some(got) =
+            channel.basic_get(queue.as_str().into(), BasicGetOptions::default()).await.unwrap()
+        {
+            let headers = got.delivery.properties.headers().as_ref().unwrap().inner();
+            let header = |name: &str| match headers.get(name) {
+                Some(AMQPValue::LongString(text)) => text.to_string(),
+                other => panic!("{name}: {other:?}"),
+            };
+            let (reason, consumer) = (header("postrider-dead-reason"), header("postrider-dead-consumer"));
+            found.push(Dead { reason, consumer, body: got.delivery.data.clone() });
+        }
+        // What was got and not acknowledged goes back.
+        channel.close(200, "OK".into()).await.unwrap();
+        found
+    }
+
+    /// Without what is in hand: that is back when its consumer has ended.
+    async fn left(&self, consumer: &str) -> u64 {
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let queue =
+            self.channel.queue_declare(consumer.into(), passive, FieldTable::default()).await.unwrap();
+        u64::from(queue.message_count())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_105_106_rabbitmq_consumers_that_die_anywhere_book_every_event_once() {
+    storm::kills(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_inbox_a_ledger_behind_rabbitmq_is_wrong() {
+    storm::without_inbox(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_107_poison_behind_rabbitmq_is_given_up_and_its_neighbours_are_not() {
+    poison::poison(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_rabbitmq_a_key_is_never_overtaken() {
+    contract::order_per_key(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_rabbitmq_what_was_not_begun_is_given_back_at_the_end() {
+    contract::drained(&tested().await).await;
+    contract::deadline(&tested().await).await;
+}
+
+/// Somebody has bound the exchange of the dead letters to that of the events: a dead letter comes back once, and that is all.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_107_a_loop_of_dead_letters_in_rabbitmq_ends() {
+    let tested = tested().await;
+    let consumer = unique("looped");
+    super::far::prepare(&tested, &consumer).await;
+    let (from, to) = (format!("{consumer}.dead"), tested.exchange.clone());
+    let options = ExchangeBindOptions::default();
+    let bound = tested.channel.exchange_bind(
+        to.as_str().into(),
+        from.as_str().into(),
+        "".into(),
+        options,
+        FieldTable::default(),
+    );
+    bound.await.unwrap();
+    contract::one_dead_letter(&tested, &consumer).await;
+    let channel = tested.connection.create_channel().await.unwrap();
+    let got = channel.basic_get(consumer.as_str().into(), BasicGetOptions::default()).await.unwrap();
+    if let Some(got) = got {
+        got.delivery.ack(BasicAckOptions::default()).await.unwrap();
+        panic!("the dead letter goes round");
+    }
+}
