@@ -65,7 +65,8 @@ begin
         execute format('grant truncate on %s to %I', slot, relay);
     end loop;
 
-    -- Jobs: whoever may emit may enqueue, a consumer works them off, a relay turns events into them. Their tables are open to nobody.
+    -- Jobs: whoever may emit may enqueue, a consumer works them off, a relay turns events into them. Their tables are open to nobody,
+    -- nor is what a consumer's handlers failed with.
     for routine in
         select p.oid::regprocedure from pg_proc p
         where p.pronamespace = 'postrider'::regnamespace and p.proname in ('enqueue', 'enqueue_many')
@@ -84,7 +85,8 @@ begin
     execute format('grant execute on function postrider.list_running_jobs(), postrider.count_ready_jobs(text, smallint, integer) to %I', reader);
     execute format('grant select on postrider.job_stats to %I, %I', consume, reader);
     for slot in
-        select c.oid::regclass from pg_class c where c.relnamespace = 'postrider'::regnamespace and c.relname like 'job%' and c.relkind in ('r', 'p')
+        select c.oid::regclass from pg_class c
+        where c.relnamespace = 'postrider'::regnamespace and c.relkind in ('r', 'p', 'v', 'S') and (c.relname like 'job%' or c.relname = 'attempts')
     loop
         execute format('revoke all on %s from %I', slot, relay);
     end loop;

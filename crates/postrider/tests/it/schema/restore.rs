@@ -22,13 +22,14 @@ async fn schema_only() -> Database {
 async fn a_schema_only_restore_works_at_once() {
     let copy = schema_only().await;
     let mut connection = copy.connect().await.unwrap();
-    let never_called: i64 = sqlx::query_scalar(
-        "select count(*) from pg_sequence where seqrelid::regclass::text like 'postrider.%' and pg_sequence_last_value(seqrelid) is null",
+    let (never_called, called): (i64, i64) = sqlx::query_as(
+        "select count(*) filter (where pg_sequence_last_value(seqrelid) is null), count(pg_sequence_last_value(seqrelid))
+         from pg_sequence where seqrelid::regclass::text like 'postrider.%'",
     )
     .fetch_one(&mut connection)
     .await
     .unwrap();
-    assert_eq!(never_called, 9, "six of our own, and those of sinks, parked events and failures of capture");
+    assert!(never_called >= 9 && called == 0, "{never_called} were never called, {called} were");
     let rows: i64 = sqlx::query_scalar(
         "select (select count(*) from postrider.identity) + (select count(*) from postrider.ring)",
     )
@@ -48,6 +49,13 @@ async fn a_schema_only_restore_works_at_once() {
     emit(&mut connection, "third", "k").await;
     assert_eq!(read_types(&mut reader, 1).await, ["third"]);
     reader.close().await.unwrap();
+
+    run(&mut connection, "select postrider.enqueue('mail', '{}')").await;
+    let claimed: i64 = sqlx::query_scalar("select count(*) from postrider.claim_jobs('default', 10)")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(claimed, 1);
 }
 
 /// Why `coalesce` is there: a sequence that was never called answers null, and the user's INSERT fails.
