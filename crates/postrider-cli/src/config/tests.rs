@@ -337,10 +337,15 @@ mod documents {
         }
         shape().visit(&mut Vec::new(), &mut |path, _| {
             let is_there = match path.split_first() {
-                Some((&"sinks", [_, rest @ ..])) if !rest.is_empty() => sinks.keys().any(|name| {
-                    let path: Vec<&str> = ["sinks", name].into_iter().chain(rest.iter().copied()).collect();
-                    examined.tree.find(&path).is_some()
-                }),
+                // What is under a name of the user's choice is in the page, not in the file.
+                Some((&"sinks", [_, rest @ ..])) if !rest.is_empty() => {
+                    rest.contains(&NAME)
+                        || sinks.keys().any(|name| {
+                            let path: Vec<&str> =
+                                ["sinks", name].into_iter().chain(rest.iter().copied()).collect();
+                            examined.tree.find(&path).is_some()
+                        })
+                }
                 Some((section, [_, rest @ ..]))
                     if !rest.is_empty() && document::EXAMPLES.iter().any(|(known, _)| known == section) =>
                 {
