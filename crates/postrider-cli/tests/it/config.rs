@@ -58,7 +58,7 @@ fn help_is_there() {
     End::of(&mut postrider(&["config", "check", "--depth", "deep"])).expect(64);
     End::of(&mut postrider(&["config", "show", "--drain", "soon"])).expect(64);
     End::of(&mut postrider(&["config", "show", "--start", "now"])).expect(64);
-    End::of(&mut postrider(&["config", "show", "--to", "amqp://u:c4n4ry@h"])).expect(64);
+    End::of(&mut postrider(&["config", "show", "--to", "pulsar://u:c4n4ry@h"])).expect(64);
     let future = ["config", "show", "--to", "null", "--start", "2999-01-01T00:00:00Z"];
     let end = End::of(&mut postrider(&future)).expect(64);
     assert!(end.stderr.contains("is in the future"), "{}", end.stderr);
