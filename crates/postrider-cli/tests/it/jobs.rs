@@ -11,7 +11,7 @@ async fn jobs_are_listed_shown_retried_and_cancelled() {
     assert_eq!((end.stdout.as_str(), end.stderr.as_str()), ("", "none\n"));
     ask(&database, "select postrider.enqueue('mail.send', '{\"to\" :  7}', max_attempts => 1)").await;
     ask(&database, "select claim from postrider.claim_jobs()").await;
-    ask(&database, "select postrider.finish_jobs(1, '[{\"id\": 1, \"error\": \"no such \u{7}mailbox\"}]')")
+    ask(&database, "select postrider.finish_jobs(1, '[{\"id\": 1, \"error\": \"no such \\u0007mailbox\"}]')")
         .await;
     ask(
         &database,
