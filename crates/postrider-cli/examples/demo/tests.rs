@@ -50,7 +50,8 @@ fn a_killed_relay_loses_nothing() {
 fn brokers_get_every_event() {
     let paper = Paper::default();
     let with = vec![crate::brokers::Kind::Nats, crate::brokers::Kind::Redis];
-    let arguments = Arguments { end: Some(Duration::from_secs(1)), kill: None, with };
+    // Long enough for a line of the second.
+    let arguments = Arguments { end: Some(Duration::from_secs(3)), kill: None, with };
     let report = run(&arguments, Screen::new(Box::new(paper.clone()), false)).unwrap();
     let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
     assert!(report.is_faithful() && report.committed > 5, "{report}\n{text}");
