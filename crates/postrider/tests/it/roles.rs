@@ -31,12 +31,10 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         | "relays" | "troubles" | "uncaptured" | "misfits" | "inbox_state" | "consumers" => ("select", true),
         // Names of the user's tables, nothing of their rows.
         "partitions" => ("select insert", true),
-        // Rows of the user's tables: nobody's business but the owner's.
-        "capture_failures" | "backfills" => ("", false),
         // Jobs are reached by functions; of their state an operator, and who works them off, see the sums.
         "job_stats" => ("", true),
-        // What a consumer's handler failed with.
-        "attempts" => ("", false),
+        // Rows of the user's tables, what a consumer's handler failed with: nobody's business but the owner's.
+        "capture_failures" | "backfills" | "attempts" => ("", false),
         _ if relation.starts_with("job") => ("", false),
         // The first two stand between the other views, and show which events there are.
         "cursor_groups"
@@ -59,15 +57,13 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
 fn callers(function: &str) -> Option<[bool; 4]> {
     Some(match function {
         "emit" | "emit_many" | "set_context" | "emitted" => [true, false, true, false],
-        "first_time" | "subscribe" | "next_batch" | "finish_batch" | "give_up" | "postpone" => {
-            [false, false, true, false]
-        }
-        "begin_attempt" | "fail_attempt" | "end_attempts" | "sweep_attempts" => [false, false, true, false],
         "turn_inbox" => [false, true, true, false],
         "enqueue" | "enqueue_many" => [true, true, true, false],
-        "claim_jobs" | "settle_jobs" | "finish_jobs" | "extend_jobs" | "end_job_worker" | "reap_jobs"
-        | "tend_jobs" | "next_job_at" | "job_lease" | "cancel_job" | "retry_job" | "pause_queue"
-        | "set_queue" | "take_job_ticket" | "disarm_jobs" | "declare_cron" | "due_crons" | "tick_cron" => {
+        "first_time" | "subscribe" | "next_batch" | "finish_batch" | "give_up" | "postpone"
+        | "begin_attempt" | "fail_attempt" | "end_attempts" | "sweep_attempts" | "claim_jobs"
+        | "settle_jobs" | "finish_jobs" | "extend_jobs" | "end_job_worker" | "reap_jobs" | "tend_jobs"
+        | "next_job_at" | "job_lease" | "cancel_job" | "retry_job" | "pause_queue" | "set_queue"
+        | "take_job_ticket" | "disarm_jobs" | "declare_cron" | "due_crons" | "tick_cron" => {
             [false, false, true, false]
         }
         "list_running_jobs" | "count_ready_jobs" => [false, false, true, true],
