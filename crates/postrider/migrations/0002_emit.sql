@@ -206,8 +206,8 @@ begin
             variables := 'all_headers json;';
             -- Asked first, because the parser's own complaint has no hint.
             parse := $parse$
-                if not (payload is json) then perform postrider.refuse_json('payload', type, null); end if;
-                if not (headers is json) then perform postrider.refuse_json('headers', type, null); end if;
+                if not (payload is json) then perform postrider.refuse_json('payload'::text, type, null::text); end if;
+                if not (headers is json) then perform postrider.refuse_json('headers'::text, type, null::text); end if;
                 all_headers := headers::json;$parse$;
         else
             body := 'body';
@@ -242,16 +242,16 @@ begin
                 if type is null or type = '' or octet_length(type) > 255 or octet_length(key) > 1024
                    or octet_length(tenant) > 255 or octet_length(entity) > 255
                    or payload is null or octet_length(%7$s::text) > %3$s then
-                    perform postrider.refuse_event(type, octet_length(%7$s::text), key, tenant, entity, null);
+                    perform postrider.refuse_event(type, octet_length(%7$s::text)::bigint, key, tenant, entity, null::text, ''::text);
                 end if;%6$s
                 if json_typeof(all_headers) <> 'object' then
-                    perform postrider.refuse_event(type, 0, key, tenant, entity, json_typeof(all_headers));
+                    perform postrider.refuse_event(type, 0::bigint, key, tenant, entity, json_typeof(all_headers), ''::text);
                 end if;
                 if current_setting('postrider.context', true) <> '' then
                     all_headers := postrider.join_headers(type, current_setting('postrider.context', true), all_headers);
                 end if;
                 if octet_length(all_headers::text) > %8$s then
-                    perform postrider.refuse_headers(type, octet_length(all_headers::text));
+                    perform postrider.refuse_headers(type, octet_length(all_headers::text), ''::text);
                 end if;
                 insert into postrider.events (slot, lane, id, type, entity, key, tenant, payload, headers)
                 values (slot, lane, event_id, type, entity, key, tenant, %4$s, all_headers);
@@ -356,7 +356,7 @@ begin
                case when n.type is null or n.type = '' or octet_length(n.type) > 255 or octet_length(n.key) > 1024
                          or octet_length(n.tenant) > 255 or octet_length(n.entity) > 255
                          or n.payload is null or octet_length(n.payload::text) > max_payload or json_typeof(n.headers) <> 'object'
-                    then postrider.refuse_event(n.type, octet_length(n.payload::text), n.key, n.tenant, n.entity, json_typeof(n.headers),
+                    then postrider.refuse_event(n.type, octet_length(n.payload::text)::bigint, n.key, n.tenant, n.entity, json_typeof(n.headers),
                                                 format(' (event %s of emit_many)', n.place))::text
                     else n.type end,
                n.entity, n.key, n.tenant, n.payload,

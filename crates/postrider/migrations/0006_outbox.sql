@@ -13,6 +13,9 @@ create table if not exists postrider.adopted (
     -- With the event: a sequence that was set back must not fail anybody's insert.
     primary key (lane, seq, event)
 );
+-- Of the moment that the row has in its column for that: one that comes later under the same id is another row. Null where the table
+-- has no such column.
+alter table postrider.adopted add column if not exists born bigint;
 create index if not exists adopted_source_id on postrider.adopted (source_id);
 create index if not exists adopted_refused on postrider.adopted (outbox) where attempts is not null;
 
@@ -34,6 +37,17 @@ create table if not exists postrider.misfits (
     -- The function that looked.
     found_by  text        not null
 );
+
+-- The fields of a row that nothing is known of, as `unknown_fields` has them, without those that are null, and others: the headers of
+-- a row whose columns have changed under its trigger.
+create or replace function postrider.other_fields(unknown text, others json) returns json
+    language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select json_object_agg(f.key, f.value)
+    from (select e.key, e.value from json_each(('{' || substr(unknown, 2) || '}')::json) e
+          where e.value::text <> 'null'
+          union all
+          select o.key, o.value from json_each(others) o) f
+$$;
 
 -- A payload that is text: JSON if it is some, else a JSON string. So is what is nested too deeply for the server to tell.
 create or replace function postrider.json_or_text(document text) returns json

@@ -18,12 +18,13 @@ begin
 end
 $$;
 
--- The next events of one lane, in order; no row if there is nothing, or others have the rest. Holds the lane until the transaction ends.
+-- The next events of one lane, in order; no row if there is nothing, or others have the rest. Holds the lane until the transaction ends. An event
+-- that somebody began with and never said more about comes alone, as a suspect, unless the lane was asked for.
 create or replace function postrider.next_batch(
     consumer text, max_events integer default 100, lease interval default '30 seconds', only_lane integer default null
 ) returns table (
     token text, id uuid, type text, entity text, key text, tenant text, payload json, headers json, created_at timestamptz, source_id text,
-    lane integer, attempts integer
+    lane integer, attempts integer, suspect boolean
 )
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
@@ -37,6 +38,7 @@ declare
     wanted    smallint[];
     candidate smallint;
     stored    record;
+    failing   postrider.retries;
     step      record;
     moved     jsonb;
     due       postrider.parked[];
@@ -115,9 +117,11 @@ begin
                         select p from postrider.parked p
                         where p.sink = this_sink and p.lane = candidate and p.state = 'waiting' and p.next_attempt_at <= clock_timestamp()
                         order by p.next_attempt_at limit 1);
+                    select r.* into failing from postrider.retries r where r.sink = this_sink and r.lane = candidate;
                     moved := '{}';
                     if cardinality(due) = 0 then
-                        select * into step from postrider.read_lane(candidate, next_batch.max_events, stored.position, stored.late_position,
+                        select * into step from postrider.read_lane(candidate,
+                            case when failing.is_suspect and only_lane is null then 1 else next_batch.max_events end, stored.position, stored.late_position,
                             stored.snapshot, stored.target, stored.bound);
                         if step.last_seq < stored.position then
                             raise exception using errcode = '55000', message = 'postrider: the sequence postrider.seq was set back',
@@ -132,8 +136,10 @@ begin
                             (due[1]).tenant, (due[1]).payload, (due[1]).headers, (due[1]).created_at)::postrider.events];
                         tries := (due[1]).attempts;
                     end if;
-                    if cardinality(due) = 0 and cardinality(events) > 0 then
-                        tries := coalesce((select r.attempts from postrider.retries r where r.sink = this_sink and r.lane = candidate and r.event = (events[1]).id), 0);
+                    if cardinality(events) > 0 and failing.event = (events[1]).id then
+                        tries := failing.begun + case cardinality(due) when 0 then failing.attempts else tries end;
+                    elsif failing.event <> '00000000-0000-0000-0000-000000000000' then
+                        failing := null;
                     end if;
                     raise exception using errcode = 'PR000';
                 exception when sqlstate 'PR000' then
@@ -163,7 +169,7 @@ begin
         'ids', (select jsonb_agg(e.id) from unnest(events) e), 'seqs', (select jsonb_agg(e.seq) from unnest(events) e)) || moved)::text, true);
     return query
         select new_token, e.id, e.type, e.entity, e.key, e.tenant, e.payload, e.headers, e.created_at, e.source_id, candidate::integer,
-               case e.place when 1 then tries else 0 end
+               case e.place when 1 then tries else 0 end, e.place = 1 and coalesce(failing.is_suspect, false)
         from unnest(events) with ordinality as e (xid, seq, slot, lane, id, source_id, type, entity, key, tenant, payload, headers, created_at, place)
         order by e.place;
 end
@@ -204,15 +210,20 @@ begin
             array[case when batch ->> 'target' is not null then 2 end],
             array[coalesce((batch ->> 'bound')::xid8, case when (batch ->> 'had_xid')::boolean then postrider.younger_xid() else pg_current_xact_id() end)],
             jsonb_array_length(batch -> 'ids'));
-        delete from postrider.retries r where r.sink = number and r.lane = lane;
     end if;
+    -- What was noted of these events is over. If somebody has tried the first one alone, the one that he is looking for may be the next.
+    delete from postrider.retries r where r.sink = number and r.lane = lane and (r.begun = 0 or r.events <= 1 or not batch -> 'ids' ? r.event::text);
+    update postrider.retries r
+    set event = '00000000-0000-0000-0000-000000000000', attempts = 0, begun = 0, reason = '', is_suspect = true, events = r.events - 1
+    where r.sink = number and r.lane = lane;
     perform set_config('postrider.batch', '{}', true);
     return jsonb_array_length(batch -> 'ids');
 end
 $$;
 
 -- This event of the open batch is given up: it is parked as dead, with its reason, when this transaction commits. `postrider dead` shows it.
-create or replace function postrider.give_up(consumer text, token text, event_id uuid, reason text) returns void
+-- Counts as one attempt more, unless it was not tried this time.
+create or replace function postrider.give_up(consumer text, token text, event_id uuid, reason text, was_tried boolean default true) returns void
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
@@ -229,14 +240,14 @@ begin
     -- Like everybody who parks.
     perform from postrider.sinks s where s.sink = number for no key update;
     if batch ->> 'parked' is not null then
-        update postrider.parked p set state = 'dead', attempts = p.attempts + 1, kind = 'handler', reason = words, next_attempt_at = null,
+        update postrider.parked p set state = 'dead', attempts = (batch ->> 'tries')::integer + was_tried::integer, kind = 'handler', reason = words, next_attempt_at = null,
             history = p.history || jsonb_build_object('at', clock_timestamp(), 'kind', 'handler', 'reason', words)
         where p.place = (batch ->> 'parked')::bigint;
         return;
     end if;
     insert into postrider.parked (sink, id, lane, seq, source_id, type, entity, key, tenant, payload, headers, created_at, state, attempts, kind, reason, history)
     select number, e.id, e.lane, e.seq, e.source_id, e.type, e.entity, e.key, e.tenant, e.payload, e.headers, e.created_at, 'dead',
-           case place when 1 then (batch ->> 'tries')::integer else 0 end + 1, 'handler', words,
+           case place when 1 then (batch ->> 'tries')::integer else 0 end + was_tried::integer, 'handler', words,
            jsonb_build_array(jsonb_build_object('at', clock_timestamp(), 'kind', 'handler', 'reason', words))
     from postrider.events e
     where e.lane = (batch ->> 'lane')::smallint and e.seq = (batch -> 'seqs' ->> (place - 1))::bigint and e.id = event_id
@@ -261,14 +272,47 @@ begin
     update postrider.parked p set attempts = p.attempts + 1, reason = left(postpone.reason, 10000), kind = 'handler', next_attempt_at = clock_timestamp() + pause,
         history = p.history || jsonb_build_object('at', clock_timestamp(), 'kind', 'handler', 'reason', left(postpone.reason, 10000))
     where p.id = event_id and p.sink = number and p.destination = '' and p.state = 'waiting' returning p.attempts into tries;
-    if tries is null then
+    if tries is not null then
+        delete from postrider.retries r where r.sink = number and r.lane = lane and r.event = event_id;
+    else
         insert into postrider.retries as r (sink, lane, event, attempts, reason, not_before)
         values (number, lane, event_id, 1, coalesce(left(reason, 10000), ''), clock_timestamp() + pause)
         on conflict on constraint retries_pkey do update
         set attempts = case when r.event = excluded.event then r.attempts + 1 else 1 end, event = excluded.event, reason = excluded.reason,
-            failed_at = excluded.failed_at, not_before = excluded.not_before
+            failed_at = excluded.failed_at, not_before = excluded.not_before, begun = 0, is_suspect = false
         returning r.attempts into tries;
     end if;
+    return tries;
+end
+$$;
+
+-- The first event of a lane is about to be tried, in a batch of so many: noted, and committed by itself, before anybody begins with it. Whoever finds
+-- the note knows that the process of the one before may have ended over it, or over the events behind it. `alone`: nothing else is at work in the
+-- caller's process, so its end is the event's doing, and is counted. Called on another connection by who has the batch open, so that the note is never
+-- of an event that somebody else has finished. It goes with the batch, or with `postpone`. Answers how often it has failed, or was begun alone, with
+-- this time.
+create or replace function postrider.begin_try(consumer text, lane integer, event_id uuid, alone boolean default true, events integer default 1) returns integer
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    number  constant integer := postrider.find_consumer(consumer);
+    anybody constant uuid := '00000000-0000-0000-0000-000000000000';
+    tries   integer;
+begin
+    if number is null or event_id is null or lane is null or alone is null or events is null
+       or not exists (select from postrider.leases l where l.sink = number and l.lane = lane) then
+        raise exception using errcode = '22023', message = 'postrider: there is nothing to begin with', detail = 'The consumer, its lane or the event is none. Nothing was written.',
+            hint = 'Pass the columns lane and id of the first row of a batch.';
+    end if;
+    insert into postrider.retries as r (sink, lane, event, attempts, reason, not_before, begun, is_suspect, events)
+    values (number, lane, event_id, 0, '', clock_timestamp(), alone::integer, true, events)
+    on conflict on constraint retries_pkey do update
+    set event = excluded.event, is_suspect = true, failed_at = excluded.failed_at, not_before = excluded.not_before,
+        begun = case when r.event = excluded.event then r.begun else 0 end + excluded.begun,
+        attempts = case when r.event = excluded.event then r.attempts else 0 end,
+        reason = case when r.event = excluded.event then r.reason else '' end,
+        events = greatest(case when r.event in (excluded.event, anybody) then r.events end, excluded.events)
+    returning r.attempts + r.begun into tries;
     return tries;
 end
 $$;

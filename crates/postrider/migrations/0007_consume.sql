@@ -10,7 +10,8 @@
 
 alter table postrider.sinks add column if not exists is_consumer boolean not null default false;
 
--- Lanes whose first event failed: they rest until then. Only trouble writes here.
+-- Lanes whose first event failed: they rest until then. Also the event that somebody began with and never said more about: a handler that ends
+-- its process leaves no other trace, so what may do so is noted here before it is begun. Only trouble writes here, and who comes new to a lane.
 create table if not exists postrider.retries (
     sink       integer     not null references postrider.sinks on delete cascade,
     lane       smallint    not null,
@@ -19,6 +20,11 @@ create table if not exists postrider.retries (
     reason     text        not null,
     failed_at  timestamptz not null default clock_timestamp(),
     not_before timestamptz not null,
+    -- How often it was begun by itself since it last failed in words; whether somebody who began with it may be dead; and with how many events,
+    -- of which one may be the reason. When this one is done with, the next of them are suspected, whichever they are (`event` is all zeros).
+    begun      integer     not null default 0,
+    is_suspect boolean     not null default false,
+    events     integer     not null default 1,
     primary key (sink, lane)
 );
 
@@ -39,6 +45,16 @@ begin
     half := (own >> 32 << 32) + half;
     return (case when half < own then half + 4294967296 else half end)::text::xid8;
 end
+$$;
+
+-- A snapshot with the caller's own transaction among those that run. It sees its own rows, but nobody else does yet: they come when it has
+-- committed, as late ones. Stable, so that it is the snapshot of the statement that asks.
+create or replace function postrider.but_mine(seen pg_snapshot) returns pg_snapshot
+    language sql stable set search_path = pg_catalog, pg_temp as $$
+    select case when o.own is null or o.own >= pg_snapshot_xmax(seen) then seen
+                else format('%s:%s:%s', least(o.own::text::numeric, pg_snapshot_xmin(seen)::text::numeric), pg_snapshot_xmax(seen),
+                         (select string_agg(x.xid::text, ',' order by x.xid) from (select o.own as xid union select pg_snapshot_xip(seen)) x))::pg_snapshot end
+    from (select pg_current_xact_id_if_assigned() as own) o
 $$;
 
 -- Complaints about a consumer's name. Answers its number.
@@ -133,7 +149,8 @@ declare
     is_full  boolean;
 begin
     with round as materialized (
-        select pg_current_snapshot() as seen, coalesce(target, pg_current_snapshot()) as upto, coalesce(pg_sequence_last_value('postrider.seq'), 0) as last
+        select postrider.but_mine(pg_current_snapshot()) as seen, coalesce(target, postrider.but_mine(pg_current_snapshot())) as upto,
+               coalesce(pg_sequence_last_value('postrider.seq'), 0) as last
     ),
     late_rows as materialized (
         select * from (
@@ -164,7 +181,7 @@ begin
     fresh_rows as (
         select e.event, e.seq, coalesce(sum(e.bytes) over (order by e.seq rows between unbounded preceding and 1 preceding), 0) < 1048576 as fits
         from (select e as event, e.seq, pg_column_size(e.payload) as bytes from postrider.events e
-              where e.lane = lane and e.seq > place
+              where e.lane = lane and e.seq > place and e.xid is distinct from pg_current_xact_id_if_assigned()
                 -- In the middle of a large late set nothing new may overtake it.
                 and target is null and (select coalesce(bool_and(l.fits), true) from late_cut l)
               order by e.lane, e.seq limit most - (select count(*) from late_cut l where l.fits)) e
@@ -195,7 +212,46 @@ $$;
 
 -- What operators see of consumers, besides what they see of every sink.
 create or replace view postrider.consumers as
-    select s.name as consumer, s.created_at, s.paused_at, count(r.lane) as failing_lanes, (array_agg(r.reason order by r.failed_at desc))[1] as reason
-    from postrider.sinks s left join postrider.retries r using (sink)
+    select s.name as consumer, s.created_at, s.paused_at, count(r.lane) as failing_lanes,
+           (array_agg(coalesce(nullif(r.reason, ''), 'the process ended') order by r.failed_at desc) filter (where r.lane is not null))[1] as reason
+    from postrider.sinks s left join postrider.retries r on r.sink = s.sink and r.attempts + r.begun > 0
     where s.is_consumer
     group by s.sink;
+
+-- The database's side of the wake-up protocol, as functions: a consumer has no right on a sequence. See crates/postrider/src/log/bell.rs.
+--
+-- The next ticket, good for so many seconds. Producers stop heeding it afterwards, so that a reader that died asleep does not make them notify
+-- for ever; a longer sleep of another reader stands, unless a clock jump left it far in the future.
+create or replace function postrider.take_ticket(sleep double precision) returns bigint
+    language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select nextval('postrider.armed') from setval('postrider.armed_until', (
+        select greatest(ceil(w.wanted), case when w.held < w.wanted + 60 then w.held end)::bigint
+        from (select date_part('epoch', clock_timestamp()) + least(take_ticket.sleep, 3600) as wanted,
+                     pg_sequence_last_value('postrider.armed_until') as held) w))
+$$;
+
+-- Sets `disarmed` to at least this ticket, under a lock that only readers take. Never above what was drawn: anybody can notify anything.
+create or replace function postrider.disarm(ticket bigint) returns void
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    armed    bigint;
+    disarmed bigint;
+begin
+    lock table postrider.bell in exclusive mode;
+    armed := coalesce(pg_sequence_last_value('postrider.armed'), 0);
+    disarmed := coalesce(pg_sequence_last_value('postrider.disarmed'), 0);
+    perform setval('postrider.disarmed', greatest(least(disarm.ticket, armed), least(disarmed, armed)));
+end
+$$;
+
+-- In how many seconds something of this consumer that rests is due again; null if nothing does.
+create or replace function postrider.next_batch_at(consumer text) returns double precision
+    language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select date_part('epoch', min(d.at) - clock_timestamp())
+    from postrider.find_consumer(next_batch_at.consumer) as own (sink)
+    cross join lateral (
+        select r.not_before from postrider.retries r where r.sink = own.sink and r.not_before > clock_timestamp()
+        union all
+        select p.next_attempt_at from postrider.parked p
+        where p.sink = own.sink and p.state = 'waiting' and p.next_attempt_at > clock_timestamp()) as d (at)
+$$;

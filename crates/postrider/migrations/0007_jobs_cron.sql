@@ -25,10 +25,12 @@ $$;
 -- In how many seconds the next job of these queues that waits for its time is due; null if none does.
 create or replace function postrider.next_job_at(queues text[]) returns double precision
     language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    -- What is due in a paused queue is nobody's haste.
     select date_part('epoch', min(w.run_at) - clock_timestamp())
     from unnest(next_job_at.queues) as q (queue)
     cross join lateral (
         select w.run_at from postrider.job_waiting w where w.queue = q.queue and w.state = 'scheduled' order by w.queue, w.run_at limit 1) w
+    where isfinite(w.run_at) and not exists (select from postrider.job_queues p where p.queue = q.queue and p.paused_at is not null)
 $$;
 
 -- The shortest lease of these queues, in seconds.

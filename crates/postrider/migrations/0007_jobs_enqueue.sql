@@ -1,7 +1,8 @@
 -- Writing jobs: enqueue and enqueue_many, in the caller's transaction.
 
 create or replace function postrider.refuse_job(
-    kind text, payload_bytes bigint, queue text, priority integer, unique_key text, max_attempts integer, key text, place text default ''
+    kind text, payload_bytes bigint, queue text, priority integer, unique_key text, max_attempts integer, key text, place text default '',
+    run_at timestamptz default null
 ) returns void
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -40,6 +41,10 @@ begin
             detail = 'Priorities go from -32768 to 32767, the highest first. Nothing was written.',
             hint = 'Use a handful of them: every priority in use is one more place that a worker looks at.';
     end if;
+    if run_at < '0001-01-01+00' or run_at >= '10000-01-01+00' then
+        raise exception using errcode = '22008', message = format('postrider: job %L cannot run at %s%s', left(kind, 80), run_at, place),
+            detail = 'Times go from the year 1 to the year 9999. Nothing was written.', hint = 'Leave it out to run at once; a job that nobody wants to run is not enqueued.';
+    end if;
     raise exception using errcode = '22023', message = format('postrider: job %L cannot have %s attempts%s', left(kind, 80), max_attempts, place),
         detail = 'max_attempts goes from 1 to 1000. Nothing was written.', hint = 'Leave it out for 25; 1 tries once.';
 end
@@ -64,18 +69,28 @@ create or replace function postrider.take_unique_key(queue text, unique_key text
     language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    owner bigint;
+    owner   bigint;
+    expires timestamptz;
 begin
-    for attempt in 1..3 loop
+    -- Of one that is taken nothing is locked: whoever finishes its job would wait for this transaction, and others that enqueue too. Of one whose
+    -- job is just being finished the end is waited for: by `on conflict`, which is why that comes first.
+    for attempt in 1..10 loop
         insert into postrider.job_unique as u (queue, unique_key, id, until)
         values (queue, unique_key, id, coalesce(clock_timestamp() + unique_for, 'infinity'))
-        on conflict on constraint job_unique_pkey do update set id = excluded.id, until = excluded.until where u.until < clock_timestamp()
-        returning u.id into owner;
-        exit when owner is not null;
-        select u.id into owner from postrider.job_unique u where u.queue = queue and u.unique_key = unique_key;
-        exit when owner is not null;
+        on conflict on constraint job_unique_pkey do nothing returning u.id into owner;
+        exit when found;
+        select u.id, u.until into owner, expires from postrider.job_unique u where u.queue = queue and u.unique_key = unique_key;
+        exit when expires >= clock_timestamp();
+        update postrider.job_unique u set id = take_unique_key.id, until = coalesce(clock_timestamp() + unique_for, 'infinity')
+        where u.queue = queue and u.unique_key = unique_key and u.until < clock_timestamp() returning u.id into owner;
+        exit when found;
+        owner := null;
     end loop;
-    return coalesce(owner, id);
+    if owner is null then
+        raise exception using errcode = '40001', message = format('postrider: the unique key %L changes hands too fast', left(unique_key, 80)),
+            detail = 'Nothing was written.', hint = 'Try the transaction again.';
+    end if;
+    return owner;
 end
 $$;
 
@@ -113,8 +128,9 @@ begin
                 if kind is null or kind = '' or octet_length(kind) > 255 or queue is null or queue = '' or octet_length(queue) > 255
                    or payload is null or octet_length(payload::text) > postrider.max_payload()
                    or priority is null or priority not between -32768 and 32767 or max_attempts is null or max_attempts not between 1 and 1000
-                   or key = '' or octet_length(key) > 1024 or unique_key = '' or octet_length(unique_key) > 1024 then
-                    perform postrider.refuse_job(kind, octet_length(payload::text), queue, priority, unique_key, max_attempts, key);
+                   or key = '' or octet_length(key) > 1024 or unique_key = '' or octet_length(unique_key) > 1024
+                   or run_at < '0001-01-01+00' or run_at >= '10000-01-01+00' then
+                    perform postrider.refuse_job(kind, octet_length(payload::text), queue, priority, unique_key, max_attempts, key, run_at => run_at);
                 end if;%2$s
                 if unique_key is not null then
                     owner := postrider.take_unique_key(queue, unique_key, id, unique_for);
@@ -157,7 +173,7 @@ begin
     end if;
     if exists (
         select from json_to_recordset(enqueue_many.jobs) as j (unique_key text, key text, run_at timestamptz)
-        where j.unique_key is not null or j.key is not null or j.run_at > now())
+        where j.unique_key is not null or j.key is not null or j.run_at > now() or j.run_at = '-infinity')
     then
         for job in
             select j.*, j.job -> 'payload' as body from rows from (

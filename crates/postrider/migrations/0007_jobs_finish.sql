@@ -24,6 +24,7 @@ declare
     named    bigint[];
     released integer;
 begin
+    perform postrider.refuse_snapshot('finished');
     -- Before any snapshot is taken: a ring that is turned while a statement waits for its lock would be empty to it, and what was set aside unseen.
     lock table postrider.jobs, postrider.job_claims, postrider.job_settled in access share mode;
     if settle_jobs.done is null then
@@ -164,6 +165,7 @@ declare
     outcomes json;
     taken integer := 0;
 begin
+    perform postrider.refuse_snapshot('taken over');
     -- Before any snapshot is taken: a ring that is turned while a statement waits for its lock would be empty to it, and what was set aside unseen.
     lock table postrider.jobs, postrider.job_claims, postrider.job_settled in access share mode;
     for left_behind in

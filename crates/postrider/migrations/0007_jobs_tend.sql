@@ -135,13 +135,17 @@ create or replace function postrider.tend_jobs(slot_bytes bigint default 6710886
 declare
     emptied integer;
 begin
+    perform postrider.refuse_snapshot('tended');
     if not pg_try_advisory_xact_lock(7310868752) then
         return 0;
     end if;
     delete from postrider.job_unique u using (
         select u.queue, u.unique_key from postrider.job_unique u where u.until < clock_timestamp() limit 10000 for update skip locked) old
     where u.queue = old.queue and u.unique_key = old.unique_key;
-    delete from postrider.job_cancelled c where c.cancelled_at < clock_timestamp() - interval '1 day';
+    -- Of one that still waits it counts when its turn comes, whenever that is.
+    delete from postrider.job_cancelled c where c.cancelled_at < clock_timestamp() - interval '1 day'
+       and not exists (select from postrider.jobs j where j.id = c.id) and not exists (select from postrider.job_waiting w where w.id = c.id)
+       and not exists (select from postrider.job_kept k where k.id = c.id);
     delete from postrider.job_kept k where exists (select from postrider.job_settled s where s.claim = k.claim and s.closes)
                                         or not exists (select from postrider.job_claims c where c.claim = k.claim);
     emptied := postrider.turn_jobs(tend_jobs.slot_bytes);

@@ -38,6 +38,8 @@ begin
     if not found then
         return null;
     end if;
+    -- Whoever cancelled it before meant another time.
+    delete from postrider.job_cancelled c where c.id = before.id;
     -- A dead one has given its key back, and takes its place in it again.
     update postrider.job_waiting w set run_at = clock_timestamp(), lost = 0,
         state = case when before.state = 'dead' and before.key is not null then 'key' else 'scheduled' end,

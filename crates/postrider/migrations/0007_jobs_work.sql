@@ -1,5 +1,17 @@
 -- Working jobs off: claiming, finishing, taking over. The same functions serve the Rust worker and any other language.
 
+-- Claims are locked and never updated, and rings are truncated: a snapshot of before would see neither, and nobody would tell.
+create or replace function postrider.refuse_snapshot(what text) returns void
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception using errcode = '25000', message = format('postrider: jobs cannot be %s in a %s transaction', what, current_setting('transaction_isolation')),
+            detail = 'What others have done since it began could not be seen. Nothing was changed.',
+            hint = 'Begin it with: begin isolation level read committed.';
+    end if;
+end
+$$;
+
 -- The snapshot of the moment without the caller itself. Its own xid is in no snapshot's list, so a job that it enqueues after claiming
 -- would count as seen and never be found.
 create or replace function postrider.job_horizon() returns pg_snapshot
@@ -111,8 +123,11 @@ begin
         where k.key is not null and first.run_at <= clock_timestamp()
           and not exists (select from postrider.job_keys l where l.queue = promote_jobs.queue and l.key = k.key)
         limit promote_jobs.most),
+    -- One that is just being cancelled must not take its key: nobody would give it back.
+    held as (
+        select w.id, w.key from postrider.job_waiting w join free f on f.id = w.id where w.state = 'key' for update of w skip locked),
     taken as (
-        insert into postrider.job_keys (queue, key, id) select promote_jobs.queue, f.key, f.id from free f
+        insert into postrider.job_keys (queue, key, id) select promote_jobs.queue, h.key, h.id from held h
         on conflict on constraint job_keys_pkey do nothing returning id),
     gone as (
         delete from postrider.job_waiting w using taken where w.id = taken.id returning w.*)
@@ -155,10 +170,10 @@ begin
             detail = format('queue %L, most %L, lease %L.', claim_jobs.queue, claim_jobs.most, claim_jobs.lease),
             hint = 'Name a queue, 1 to 10000 jobs, and a lease of a second or more.';
     end if;
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise exception using errcode = '25000', message = format('postrider: jobs cannot be claimed in a %s transaction', current_setting('transaction_isolation')),
-            detail = 'What others have claimed since it began could not be seen.', hint = 'Claim in a READ COMMITTED transaction of its own.';
-    end if;
+    perform postrider.refuse_snapshot('claimed');
+    -- Whoever stops between this and the commit must not keep the queue from others for ever.
+    perform set_config('idle_in_transaction_session_timeout', '30s', true)
+    where current_setting('idle_in_transaction_session_timeout') = '0';
     -- A job of a transaction that a crash could still take back must not run: the commit of this one waits for all WAL before it.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
@@ -217,8 +232,9 @@ begin
                 not exists (select from unnest(found_in) f where f.key is not null or f.unique_key is not null or f.attempt > 1),
                 owner, clock_timestamp() + coalesce(claim_jobs.lease, settings.lease));
         if cardinality(cancelled) > 0 and exists (select from unnest(found_in) f where f.id = any (cancelled)) then
-            perform postrider.settle_jobs(token, (
-                select json_agg(json_build_object('id', f.id, 'cancelled', true)) from unnest(found_in) f where f.id = any (cancelled)), '{}');
+            -- If it is all of them, nobody hears of the claim, so it is closed.
+            perform postrider.settle_jobs(token, json_agg(json_build_object('id', f.id, 'cancelled', true)) filter (where f.id = any (cancelled)),
+                case when not bool_and(f.id = any (cancelled)) then array[]::bigint[] end) from unnest(found_in) f;
         end if;
         return query
             select token, f.id, f.kind, f.payload, f.key, f.priority, f.attempt, f.max_attempts, f.lost, f.created_at

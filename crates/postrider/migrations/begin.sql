@@ -8,8 +8,23 @@ set local lock_timeout = '10s';
 -- Before anything in the schema is called.
 do $$
 declare
-    owner name;
+    owner    name;
+    strange  text;
 begin
+    -- A schema without our version that is not empty is somebody else's: what we create "if it does not exist" would be theirs. By the
+    -- catalogs, as this user may have no right to it.
+    select string_agg(format('%I', o.name), ', ' order by o.name) into strange
+    from (select c.relname as name from pg_class c
+          where c.relnamespace = to_regnamespace('postrider') and c.relkind in ('r', 'p', 'v', 'm', 'f', 'S')
+          order by c.relkind not in ('r', 'p'), c.relname limit 5) o
+    where not exists (select from pg_proc p where p.pronamespace = to_regnamespace('postrider') and p.proname = 'schema_version');
+    if strange is not null then
+        raise exception using errcode = '42P06',
+            message = format('postrider: there is a schema postrider already, and it is not ours: it has %s', strange),
+            detail = 'Nothing was changed.',
+            hint = 'Our schema has this name in every database. If the other one is not needed, let its owner run "drop schema postrider cascade"; if it is, '
+                || '"alter schema postrider rename to ...", or install into another database.';
+    end if;
     select pg_get_userbyid(n.nspowner) into owner from pg_namespace n
     where n.nspname = 'postrider' and (select r.rolsuper from pg_roles r where r.rolname = current_user)
       and not (select r.rolsuper from pg_roles r where r.oid = n.nspowner);

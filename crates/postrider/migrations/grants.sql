@@ -28,12 +28,12 @@ begin
     for routine in
         select p.oid::regprocedure from pg_proc p
         where p.pronamespace = 'postrider'::regnamespace
-          and p.proname in ('first_time', 'turn_inbox', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone',
-                            'begin_attempt', 'fail_attempt', 'end_attempts', 'sweep_attempts')
+          and p.proname in ('first_time', 'turn_inbox', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone', 'begin_try', 'next_batch_at',
+                            'take_ticket', 'disarm', 'begin_attempt', 'fail_attempt', 'end_attempts', 'sweep_attempts')
     loop
         execute format('grant execute on function %s to %I', routine, consume);
     end loop;
-    execute format('grant execute on function postrider.turn_inbox(interval) to %I', relay);
+    execute format('grant execute on function postrider.turn_inbox(interval), postrider.take_ticket(double precision), postrider.disarm(bigint) to %I', relay);
 
     -- A relay reads the log and keeps its own state. It cannot write an event, and TRUNCATE on the slots is all it needs to turn the rings.
     execute format('grant select on all tables in schema postrider to %I', relay);
@@ -41,13 +41,14 @@ begin
     execute format('grant update on postrider.ring, postrider.bell, postrider.readers, postrider.leases, postrider.identity, postrider.sinks, postrider.in_flight, postrider.parked, postrider.unparked to %I', relay);
     execute format('grant delete on postrider.sinks, postrider.leases, postrider.readers, postrider.in_flight, postrider.progress, postrider.parked, postrider.unparked to %I', relay);
     -- Rows of the user's tables on their way through a cascade are none of its business, but for sweeping them.
-    execute format('revoke select on postrider.departed from %I', relay);
-    execute format('grant select (xid), delete on postrider.departed to %I', relay);
+    execute format('revoke all on postrider.departed from %I', relay);
+    execute format('grant delete on postrider.all_departed to %I', relay);
     -- Of what could not be captured it sees how much there is, by a view; it notes which partitions there are.
     execute format('revoke select on postrider.capture_failures, postrider.backfills from %I', relay);
-    execute format('grant insert on postrider.partitions to %I', relay);
+    execute format('grant insert on postrider.all_partitions to %I', relay);
+    execute format('grant execute on function postrider.partitions_of(oid) to %I, %I', relay, reader);
     -- It keeps adopted tables; what it may do with those themselves is granted by `postrider apply`, column by column.
-    execute format('grant update, delete on postrider.adopted to %I', relay);
+    execute format('grant update, delete on postrider.all_adopted to %I', relay);
     execute format('grant insert, update, delete on postrider.keepers to %I', relay);
     -- The inbox turns by a function; an operator may make it forget.
     execute format('grant delete on postrider.inbox to %I', relay);
@@ -92,7 +93,14 @@ begin
     end loop;
 
     -- What an operator looks at: where things stand and why, never a payload.
+    for routine in
+        select p.oid::regprocedure from pg_proc p
+        where p.pronamespace = 'postrider'::regnamespace
+          and p.proname in ('where_event', 'where_parked', 'where_unparked', 'where_oldest', 'where_sinks')
+    loop
+        execute format('grant execute on function %s to %I, %I', routine, relay, reader);
+    end loop;
     execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
-        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.misfits, postrider.inbox_state, postrider.consumers to %I', reader);
+        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.all_partitions, postrider.misfits, postrider.all_misfits, postrider.inbox_state, postrider.consumers to %I', reader);
 end
 $install$;

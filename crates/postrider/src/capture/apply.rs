@@ -7,7 +7,7 @@ use super::difference::{Difference, Plan, State};
 use super::failure::{Error, Result};
 use super::lock::Patience;
 use super::plan::{as_triggers_see, within};
-use super::recapture;
+use super::{recapture, rights};
 
 /// Brings every declared table to where it should be, in one transaction; orphans only with `remove_orphans`. What there was to do.
 pub async fn apply(connection: &mut PgConnection, tables: &[Table], remove_orphans: bool) -> Result<Plan> {
@@ -15,19 +15,24 @@ pub async fn apply(connection: &mut PgConnection, tables: &[Table], remove_orpha
     loop {
         match attempted(connection, tables, remove_orphans).await {
             Err(Error::Database(error)) if patience.is_left(&error).await => {}
-            done => return done,
+            Ok(plan) => {
+                recapture::settle(connection).await;
+                return Ok(plan);
+            }
+            refused => return refused,
         }
     }
 }
 
 async fn attempted(connection: &mut PgConnection, tables: &[Table], remove_orphans: bool) -> Result<Plan> {
-    let mut transaction = connection.begin().await?;
+    let mut transaction = connection.begin_with("begin isolation level read committed").await?;
+    Patience::take_turn(&mut transaction).await?;
     let plan = apply_within(&mut transaction, tables, remove_orphans).await?;
     transaction.commit().await?;
     Ok(plan)
 }
 
-/// The same in the caller's transaction, which sees names as triggers do from then on.
+/// The same in the caller's transaction, whose turn it is, and which sees names as triggers do from then on.
 pub(crate) async fn apply_within(
     transaction: &mut PgConnection,
     tables: &[Table],
@@ -35,7 +40,8 @@ pub(crate) async fn apply_within(
 ) -> Result<Plan> {
     Patience::set(transaction).await?;
     as_triggers_see(transaction).await?;
-    let (plan, twice) = within(transaction, tables).await?;
+    rights::check(transaction, tables).await?;
+    let (mut plan, twice) = within(transaction, tables).await?;
     if !remove_orphans && let Some((table, partition)) = twice {
         return Err(Error::Overlap { table, partition });
     }
@@ -47,9 +53,9 @@ pub(crate) async fn apply_within(
         sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut *transaction).await?;
     }
     // The tables whose triggers were made anew are locked against writers until the commit: what is kept of them comes before
-    // everything that follows.
+    // everything that follows. One that cannot be recorded is told of and holds up nobody's table.
     for table in tables {
-        recapture::within(transaction, table).await?;
+        plan.kept.extend(recapture::within(transaction, table).await?.refused);
     }
     Ok(plan)
 }

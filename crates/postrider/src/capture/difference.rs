@@ -1,5 +1,7 @@
 //! How what is installed differs from what is declared: of captured tables and of adopted ones.
 
+use super::recapture::Kept;
+
 /// How what is installed for a table stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -48,6 +50,8 @@ pub struct Difference {
 pub struct Plan {
     /// What is declared, then orphans.
     pub tables: Vec<Difference>,
+    /// Writes whose events still could not be recorded when it was applied: the first of each table.
+    pub kept: Vec<Kept>,
 }
 
 impl Plan {

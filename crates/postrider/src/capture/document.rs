@@ -35,19 +35,35 @@ impl Generator<'_> {
     /// Headers as JSON, null if there is none: `json_build_object` and `json_strip_nulls` would cost twice as much.
     pub(super) fn headers(&self) -> String {
         let declared = self.table.headers.iter().map(|(name, expression)| {
-            let column = self.shape.columns.iter().find(|column| column.ident == expression.trim());
+            let column = self.shape.columns.iter().find(|column| column.bare == expression.trim());
             let value = column.map_or_else(
                 || json::any(expression),
                 |column| json::nullable(column, &format!("captured.{}", column.ident)),
             );
             format!("{} || nullif({value}, 'null')", json::label("", name))
         });
-        let context = self.table.context.iter().map(|setting| {
+        object(declared.chain(self.context_fields()))
+    }
+
+    /// The same of what no row is needed for.
+    pub(super) fn context_headers(&self) -> String {
+        object(self.context_fields())
+    }
+
+    fn context_fields(&self) -> impl Iterator<Item = String> {
+        self.table.context.iter().map(|setting| {
             let name = setting.rsplit('.').next().unwrap_or(setting);
             let value = format!("to_json(nullif(current_setting({}, true), ''))::text", literal(setting));
             format!("{} || {value}", json::label("", name))
-        });
-        let pairs = json::joined(&declared.chain(context).collect::<Vec<_>>());
-        format!("nullif('{{' || {pairs} || '}}', '{{}}')")
+        })
     }
+}
+
+/// Fields as an object, null if there is none.
+fn object(fields: impl Iterator<Item = String>) -> String {
+    let fields: Vec<String> = fields.collect();
+    if fields.is_empty() {
+        return "null".to_owned();
+    }
+    format!("nullif('{{' || {} || '}}', '{{}}')", json::joined(&fields))
 }

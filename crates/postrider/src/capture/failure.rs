@@ -12,6 +12,38 @@ pub enum Error {
         /// As declared.
         table: String,
     },
+    /// Whoever installs has not the rights for it.
+    #[error("{user:?} {missing}: let the owner of the schema postrider, or a superuser, run `{statement}`")]
+    Rights {
+        /// Who.
+        user: String,
+        /// What.
+        missing: String,
+        /// What gives it.
+        statement: String,
+    },
+    /// Another role's table, whose function could not be given to that role.
+    #[error(
+        "{table} belongs to {owner:?}, whose rights its trigger has: run this as {owner:?}, as one of its members or as a superuser, and not as {user:?}"
+    )]
+    NotTheOwner {
+        /// As declared.
+        table: String,
+        /// Whose it is.
+        owner: String,
+        /// Who asks.
+        user: String,
+    },
+    /// Row security hides rows of the parent from the trigger.
+    #[error(
+        "{parent} has row security that binds its owner too, and the trigger of {table} has to find every row of it: give the owner of {table} BYPASSRLS, or take FORCE ROW LEVEL SECURITY off {parent}"
+    )]
+    Hidden {
+        /// As declared.
+        table: String,
+        /// Of the table.
+        parent: String,
+    },
     /// It is something else.
     #[error("{table} is {kind}: only tables can be captured{remedy}")]
     NotATable {
@@ -44,6 +76,16 @@ pub enum Error {
         /// Those that exist.
         columns: String,
     },
+    /// JSON would have a field twice.
+    #[error(
+        "tables.{table}.extra.{name}: the row has a column of that name; call the field otherwise, or leave the column out with `omit`"
+    )]
+    ExtraColumn {
+        /// As declared.
+        table: String,
+        /// Of the field and the column.
+        name: String,
+    },
     /// Neither a primary key nor an expression.
     #[error(
         "{table} has no primary key: say with tables.{table}.key by what its events are to be kept in order"
@@ -58,6 +100,14 @@ pub enum Error {
     )]
     NotCaptured {
         /// As declared.
+        table: String,
+    },
+    /// A snapshot would come before what happened before it.
+    #[error(
+        "events of {table} are kept that could not be recorded, and snapshots would overtake them: run `postrider recapture` first"
+    )]
+    Kept {
+        /// Quoted, with its schema.
         table: String,
     },
     /// Nothing to walk along.

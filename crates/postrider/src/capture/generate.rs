@@ -9,17 +9,19 @@
 use std::fmt::Write as _;
 
 use super::declaration::{OnFailure, Table};
-use super::expressions::{mentions, primary_key};
+use super::expressions::{declared, primary_key};
 use super::failure::{Error, Result};
+use super::recorder::Recorder;
 use super::shape::{Column, Shape};
 use super::{json, truncate};
+
+/// What is caught although writes are to be refused: what the function or the declaration names is gone or is another thing now.
+/// Nobody's write fails for that, the event is kept. What is wrong with a value is no such thing.
+const ANOTHER_SHAPE: &str = "undefined_column or undefined_table or undefined_function or undefined_object or invalid_schema_name or datatype_mismatch";
 
 /// The name of our triggers. First in the alphabet, because triggers fire by name: before one that changes the row again, whose
 /// event must come second, and before the cascades of foreign keys.
 pub const TRIGGER: &str = "00_postrider";
-
-/// Numbers of columns, behind those that are known, among which a new column is looked for.
-const NUMBERS_AHEAD: i16 = 8;
 
 /// A string as SQL wants it.
 pub(crate) fn literal(text: &str) -> String {
@@ -33,18 +35,27 @@ pub fn function(table: &Table, shape: &Shape) -> Result<String> {
 }
 
 /// The same for a row that comes as an argument: what cannot be recorded is an error.
-pub(super) fn again(table: &Table, shape: &Shape) -> Result<String> {
+pub(super) fn snapshot(table: &Table, shape: &Shape) -> Result<String> {
     Generator { handled: false, ..Generator::new(table, shape)? }.body()
+}
+
+/// The same for a row that was kept, whose parent comes as an argument too, and the columns that it had.
+pub(super) fn again(table: &Table, shape: &Shape) -> Result<String> {
+    Generator { handled: false, is_kept: true, ..Generator::new(table, shape)? }.body()
 }
 
 pub(super) struct Generator<'a> {
     pub(super) table: &'a Table,
     pub(super) shape: &'a Shape,
     key: String,
+    /// Of the outer block: expressions see the row in a block that bears the table's name, which may be this one.
+    pub(super) label: &'static str,
     /// In the payload.
     pub(super) kept: Vec<&'a Column>,
     /// Whether failures are handled where they happen.
-    handled: bool,
+    pub(super) handled: bool,
+    /// Whether the row was kept, and is not the one of now.
+    pub(super) is_kept: bool,
 }
 
 impl<'a> Generator<'a> {
@@ -65,8 +76,13 @@ impl<'a> Generator<'a> {
             Some(key) => key.clone(),
             None => primary_key(shape).ok_or_else(|| Error::NoKey { table: table.name.clone() })?,
         };
-        let kept = shape.columns.iter().filter(|column| !table.omit.contains(&column.name)).collect();
-        Ok(Self { table, shape, key, kept, handled: true })
+        let kept: Vec<&Column> =
+            shape.columns.iter().filter(|column| !table.omit.contains(&column.name)).collect();
+        if let Some(twice) = kept.iter().find(|column| table.extra.contains_key(&column.name)) {
+            return Err(Error::ExtraColumn { table: table.name.clone(), name: twice.name.clone() });
+        }
+        let label = if shape.alias == "\"capture\"" { "captures" } else { "capture" };
+        Ok(Self { table, shape, key, label, kept, handled: true, is_kept: false })
     }
 
     fn body(&self) -> Result<String> {
@@ -77,53 +93,30 @@ impl<'a> Generator<'a> {
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let record = self.handled && self.table.on_failure == OnFailure::Record;
-        out.push_str("\n#variable_conflict use_column\n<<capture>>\ndeclare\n");
-        // So that another type makes it outdated: open sessions compile it again only when it is another one.
-        let types: Vec<&str> = self.shape.columns.iter().map(|column| column.type_name.as_str()).collect();
-        writeln!(
-            out,
-            "    -- Made for columns of the types {}",
-            types.join(", ").replace(char::is_control, " ")
-        )?;
+        writeln!(out, "\n#variable_conflict use_column\n<<{}>>\ndeclare", self.label)?;
         self.variables(out)?;
         out.push_str("begin\n");
         out.push_str(&truncate::first(self.table, self.shape, self.handled));
-        for (name, wanted) in self.settings() {
-            writeln!(
-                out,
-                "    if {} then perform set_config('{name}', '{wanted}', true); end if;",
-                json::differs(name, wanted)
-            )?;
-        }
+        self.settle(out)?;
         // What is read of the row is apart from what is written: a block with a handler that writes takes an xid of its own.
         out.push_str("    begin\n");
+        self.row_as_expected(out)?;
         self.what_happened(out)?;
         self.what_it_means(out)?;
         if self.handled {
+            self.wait(out)?;
             // Another name for a column, or another type under the plans of an open session: nobody's write fails for that. The
             // event is kept until the trigger is generated anew.
-            let caught = if record { "others" } else { "undefined_column or datatype_mismatch" };
-            writeln!(
-                out,
-                "    exception when {caught} then\n        {};\n        verbs := null;",
-                self.keep_failure()
-            )?;
+            let caught = if record { "others" } else { ANOTHER_SHAPE };
+            writeln!(out, "    exception when {caught} then")?;
+            self.look_for_parent(out)?;
+            writeln!(out, "        {};\n        verbs := null;", self.keep_failure())?;
         }
         out.push_str("    end;\n");
         self.append(out, record)?;
-        for (name, wanted) in self.settings() {
-            writeln!(
-                out,
-                "    if {} then perform set_config('{name}', was_{name}, true); end if;",
-                json::differs(name, wanted)
-            )?;
-        }
+        self.unsettle(out)?;
         out.push_str("    return null;\nend\n");
         Ok(())
-    }
-
-    fn settings(&self) -> Vec<(&'static str, &'static str)> {
-        json::settings(&self.shape.columns)
     }
 
     fn variables(&self, out: &mut String) -> std::fmt::Result {
@@ -131,28 +124,22 @@ impl<'a> Generator<'a> {
         // A column may be called `new`.
         out.push_str("    captured alias for new;\n");
         out.push_str("    kind text;\n    key text;\n    tenant text;\n    headers json;\n    data text;\n    payload json;\n");
-        out.push_str("    event_id uuid;\n    slot smallint;\n    lane smallint;\n");
+        out.push_str("    event_id uuid;\n");
         let root = if self.shape.partitioned { "pg_partition_root(tg_relid)" } else { "tg_relid" };
-        // A column that came and went leaves its number behind: the next one that comes has a later number. Looking for so many
-        // costs a microsecond; a table that has lost more since is found by `plan` and by the relay's sweep all the same.
-        let next: Vec<String> = (0..NUMBERS_AHEAD)
-            .map(|ahead| {
-                let number = self.shape.next_attribute.saturating_add(ahead);
-                format!("has_column_privilege({root}, {number}::smallint, 'select')")
-            })
-            .collect();
+        // A column that came and went leaves its number behind, and the next one that comes has a later one: this function knows of
+        // a number also when its column is gone. It costs less than a query.
         writeln!(
             out,
-            "    -- A column has come since this was generated.\n    grown constant boolean := coalesce({}) is not null;",
-            next.join(", ")
+            "    -- A column has come since this was generated; it may have gone again, and others be there.\n    grown constant boolean := pg_describe_object('pg_class'::regclass, {root}, {}) is not null;",
+            self.shape.next_attribute
         )?;
-        for (name, _) in self.settings() {
-            writeln!(out, "    was_{name} constant text := current_setting('{name}');")?;
-        }
-        if let Some(parent) = &self.shape.parent {
-            writeln!(out, "    parent {0};\n    parent_key {0}.{1}%type;", parent.name, parent.ident)?;
-        }
-        Ok(())
+        self.styles(out)?;
+        self.parent_variables(out)
+    }
+
+    /// Everything that is declared in SQL.
+    pub(super) fn expressions(&self) -> Vec<&str> {
+        declared(self.table).into_iter().map(|(_, expression)| expression).collect()
     }
 
     /// Which events there are, and what was before.
@@ -212,19 +199,27 @@ impl<'a> Generator<'a> {
         });
         writeln!(out, "            previous := {};", json::joined(&previous.collect::<Vec<_>>()))?;
         let mut news: Vec<String> = Vec::new();
+        // Several columns may share one event.
+        let mut single: Vec<(&str, Vec<String>)> = Vec::new();
         for column in &self.shape.columns {
             let change = self.table.changes.get(&column.name);
             if let Some(change) = change {
-                writeln!(
-                    out,
-                    "            if {} then verbs := verbs || {}::text; end if;",
-                    json::changed(column),
-                    literal(&change.verb)
-                )?;
+                match single.iter_mut().find(|(verb, _)| *verb == change.verb) {
+                    Some((_, columns)) => columns.push(json::changed(column)),
+                    None => single.push((&change.verb, vec![json::changed(column)])),
+                }
             }
             if change.map_or_else(|| !self.table.ignore.contains(&column.name), |change| change.beside) {
                 news.push(json::changed(column));
             }
+        }
+        for (verb, columns) in single {
+            let verb = literal(verb);
+            writeln!(
+                out,
+                "            if {} then verbs := verbs || {verb}::text; end if;",
+                columns.join(" or ")
+            )?;
         }
         let news = if news.is_empty() { "false".to_owned() } else { news.join("\n                or ") };
         writeln!(out, "            changed := {news};")?;
@@ -247,43 +242,28 @@ impl<'a> Generator<'a> {
         let table = self.table;
         out.push_str("        if verbs is not null then\n");
         writeln!(out, "            <<{}>>\n            declare", self.shape.alias)?;
-        let mut expressions: Vec<&str> = vec![&self.key];
-        expressions.extend(table.r#type.as_deref());
-        expressions.extend(table.tenant.as_deref());
-        expressions.extend(table.extra.values().map(String::as_str));
-        expressions.extend(table.headers.values().map(String::as_str));
-        expressions.extend(table.parent.as_ref().map(|parent| parent.on.as_str()));
-        for column in &self.shape.columns {
-            if expressions.iter().any(|expression| mentions(expression, &column.name)) {
-                writeln!(
-                    out,
-                    "                {} constant {} := captured.{};",
-                    column.ident, column.type_name, column.ident
-                )?;
-            }
+        for (ident, kind) in self.variables_for(&self.expressions()) {
+            writeln!(out, "                {ident} constant {kind} := captured.{ident};")?;
         }
         out.push_str("            begin\n");
-        if let (Some(declared), Some(parent)) = (&table.parent, &self.shape.parent) {
-            // By way of a variable: inside the query a column of the parent would come before one of the row.
-            writeln!(
-                out,
-                "                capture.parent_key := ({2}\n);\n                select p.* into parent from {0} p where p.{1} = capture.parent_key;\n                if not found then\n                    select (json_populate_record(null::{0}, d.departed)).* into parent from postrider.departed d\n                    where d.xid = pg_current_xact_id() and d.relation = coalesce(pg_partition_root({3}::regclass), {3}::regclass)\n                      and d.field = {4} and d.key = capture.parent_key::text;\n                end if;",
-                parent.name,
-                parent.ident,
-                declared.on,
-                literal(&parent.name),
-                literal(&parent.column)
-            )?;
-        }
-        let kind = table.r#type.as_ref().map_or_else(|| literal(&table.entity), |kind| format!("({kind}\n)"));
-        writeln!(out, "                capture.kind := {kind};")?;
-        writeln!(out, "                capture.key := ({}\n);", self.key)?;
+        self.parent(out)?;
+        let label = self.label;
+        let kind =
+            table.r#type.as_ref().map_or_else(|| literal(&table.entity), |kind| self.over("captured", kind));
+        writeln!(out, "                {label}.kind := {kind};")?;
+        let key = match &table.key {
+            Some(key) => self.over("captured", key),
+            None => format!("({}\n)", self.key),
+        };
+        writeln!(out, "                {label}.key := {key};")?;
         if let Some(tenant) = &table.tenant {
-            writeln!(out, "                capture.tenant := ({tenant}\n);")?;
+            writeln!(out, "                {label}.tenant := {};", self.over("captured", tenant))?;
         }
-        writeln!(out, "                capture.data := {};", self.data())?;
+        let data = self.over_some("captured", &self.data(), table.extra.values());
+        writeln!(out, "                {label}.data := {data};")?;
         if !table.headers.is_empty() || !table.context.is_empty() {
-            writeln!(out, "                capture.headers := {};", self.headers())?;
+            let headers = self.over_some("captured", &self.headers(), table.headers.values());
+            writeln!(out, "                {label}.headers := {headers};")?;
         }
         out.push_str("            end;\n");
         let unknown =
@@ -294,39 +274,63 @@ impl<'a> Generator<'a> {
             format!("'{{' || substr({unknown}, 2) || '}}'")
         };
         writeln!(out, "            if grown then\n                data := {grown};\n            end if;")?;
+        if self.is_kept {
+            self.leave_out_what_came_later(out)?;
+        }
         out.push_str("        end if;\n");
         Ok(())
     }
 
+    /// A column that came after the row was kept: nobody knows what it would have had there, and an event of that time has none of it.
+    fn leave_out_what_came_later(&self, out: &mut String) -> std::fmt::Result {
+        let columns: Vec<&str> = self.kept.iter().map(|column| column.literal.as_str()).collect();
+        let columns = format!("array[{}]::text[]", columns.join(", "));
+        writeln!(
+            out,
+            "            if not kept_columns @> {columns} then
+                data := (
+                    select '{{' || coalesce(string_agg(to_json(f.key)::text || ':' || f.value::text, ',' order by f.place), '') || '}}'
+                    from json_each(data::json) with ordinality f (key, value, place)
+                    where f.key = any (kept_columns) or f.key <> all ({columns}));
+            end if;"
+        )
+    }
+
+    /// Behind an event that is kept an event of its key is kept too, or it would overtake it.
+    fn wait(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(
+            out,
+            "        if verbs is not null and coalesce(pg_sequence_last_value('postrider.capture_failures_failure_seq'), 0) > coalesce(pg_sequence_last_value('postrider.recaptured'), 0) then
+            if postrider.waits_behind(tg_relid, key) then
+                {};
+                verbs := null;
+            end if;
+        end if;",
+            self.keep("'55000', 'an event before it waits to be recorded'")
+        )
+    }
+
     fn append(&self, out: &mut String, record: bool) -> std::fmt::Result {
-        let entity = literal(&self.table.entity);
-        out.push_str(&truncate::event(self.table, self.shape, self.handled, &self.context()));
+        let recorder = Recorder::of(self.table, self.shape).function;
+        out.push_str(&truncate::event(
+            self.table,
+            self.shape,
+            self.handled,
+            &self.context(),
+            &self.context_headers(),
+        ));
         out.push_str("    if verbs is not null then\n");
         if record {
             out.push_str("    begin\n");
         }
-        out.push_str(
-            "        payload := concat('{\"data\":', coalesce(data, 'null'), ',\"previous_attributes\":{', previous, '}}');
+        writeln!(
+            out,
+            "        payload := concat('{{\"data\":', coalesce(data, 'null'), ',\"previous_attributes\":{{', previous, '}}}}');
         headers := postrider.captured_headers(kind, headers);
-        slot := coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7;
         foreach verb in array verbs loop
-            event_id := postrider.uuid7();
-            lane := case when key is null then uuid_hash_extended(event_id, 0) else hashtextextended(key collate \"C\", 0) end & (postrider.lanes() - 1);
-            verb := kind || '.' || verb;
-            if verb is null or octet_length(verb) > 255 or octet_length(key) > 1024 or octet_length(tenant) > 255 then
-                perform postrider.refuse_event(verb, 0, key, tenant, null, null);
-            end if;
-            insert into postrider.events (slot, lane, id, type, entity, key, tenant, payload, headers)
-            values (capture.slot, capture.lane, capture.event_id, capture.verb, ",
-        );
-        write!(out, "{entity}")?;
-        out.push_str(
-            ", capture.key, capture.tenant, capture.payload, capture.headers);
-        end loop;
-        if coalesce(pg_sequence_last_value('postrider.armed'), 0) > coalesce(pg_sequence_last_value('postrider.disarmed'), 0) then
-            perform postrider.ring_bell();
-        end if;\n",
-        );
+            event_id := {recorder}(kind || '.' || verb, key, tenant, payload, headers);
+        end loop;"
+        )?;
         if record {
             writeln!(out, "    exception when others then\n        {};\n    end;", self.keep_failure())?;
         }
@@ -336,9 +340,14 @@ impl<'a> Generator<'a> {
 
     /// Keeps what recording the event later takes.
     fn keep_failure(&self) -> String {
+        self.keep("sqlstate, sqlerrm")
+    }
+
+    fn keep(&self, reason: &str) -> String {
         format!(
-            "perform postrider.record_failure(tg_relid, tg_op, to_json(old), case when tg_op <> 'DELETE' then to_json(new) end, {}, sqlstate, sqlerrm)",
-            self.context()
+            "perform postrider.record_failure(tg_relid, tg_op, postrider.row_json(old, tg_relid), case when tg_op <> 'DELETE' then postrider.row_json(new, tg_relid) end, {}, {reason}, key{})",
+            self.context(),
+            self.parent_to_keep()
         )
     }
 

@@ -47,41 +47,77 @@ pub(crate) fn value(column: &Column, value: &str) -> String {
     }
 }
 
-/// Settings of the session on which the text of this column depends, with the value that is wanted.
+/// Settings of the session on which the text of these columns depends, with the value that is wanted.
 ///
 /// They are looked at in every call and set only where they differ: a `set` of the function would cost 4 µs each, always.
 pub(crate) fn settings(columns: &[Column]) -> Vec<(&'static str, &'static str)> {
-    // What hides inside an array, a composite or a range is not looked for.
-    let nested = |column: &Column| column.type_kind != b'b'.cast_signed() || column.base_type.ends_with("[]");
-    let any = |types: &[&str]| {
-        columns.iter().any(|column| types.contains(&column.base_type.as_str()) || nested(column))
-    };
     let mut settings = Vec::new();
-    if any(&["timestamp with time zone", "time with time zone"]) {
-        settings.push(("timezone", "UTC"));
+    if have(columns, &["timestamp with time zone", "time with time zone"]) {
+        settings.push(TIME_ZONE);
     }
-    if any(&["interval"]) {
-        settings.push(("intervalstyle", "iso_8601"));
+    if have(columns, &["interval"]) {
+        settings.push(INTERVALS);
     }
-    if any(&["real", "double precision"]) {
-        settings.push(("extra_float_digits", "1"));
+    if have(columns, &["real", "double precision"]) {
+        settings.push(FLOATS);
     }
-    if any(&[]) {
-        settings.push(("bytea_output", "hex"));
-        // What is inside a range is written as text.
-        settings.push(("datestyle", "ISO, MDY"));
+    if have(columns, &["bytea"]) {
+        settings.push(BYTES);
+    }
+    // As text, and so in a key, or inside a range.
+    if have(columns, &["date", "timestamp without time zone", "timestamp with time zone"]) {
+        settings.push(DATES);
     }
     settings
 }
 
-/// Whether a setting, kept in `was_NAME`, is another than the wanted one.
+const TIME_ZONE: (&str, &str) = ("timezone", "UTC");
+const INTERVALS: (&str, &str) = ("intervalstyle", "iso_8601");
+const FLOATS: (&str, &str) = ("extra_float_digits", "1");
+const BYTES: (&str, &str) = ("bytea_output", "hex");
+const DATES: (&str, &str) = ("datestyle", "ISO, MDY");
+
+/// Whether there is a column of one of these types. What hides inside an array, a composite or a range is not looked for.
+fn have(columns: &[Column], types: &[&str]) -> bool {
+    let nested = |column: &Column| column.type_kind != b'b'.cast_signed() || column.base_type.ends_with("[]");
+    columns.iter().any(|column| types.contains(&column.base_type.as_str()) || nested(column))
+}
+
+/// The settings on which the columns and these expressions depend. An expression may make a text of anything: what sessions usually
+/// have is always made sure of, which costs next to nothing. The time zone and the form of
+/// intervals, which would be set back and forth, only where one speaks of time or asks a table.
+pub(super) fn settings_with(columns: &[Column], expressions: &[&str]) -> Vec<(&'static str, &'static str)> {
+    let speak_of = |words: &[&str]| {
+        expressions.iter().any(|expression| {
+            let expression = expression.to_lowercase();
+            words.iter().any(|word| expression.contains(word))
+        })
+    };
+    let found = settings(columns);
+    let wanted = |setting: (&'static str, &'static str), also: bool| {
+        (also || found.contains(&setting)).then_some(setting)
+    };
+    [
+        wanted(TIME_ZONE, speak_of(&["time", "now", "select"])),
+        wanted(INTERVALS, speak_of(&["interval", "age("])),
+        wanted(FLOATS, !expressions.is_empty()),
+        wanted(BYTES, !expressions.is_empty()),
+        wanted(DATES, !expressions.is_empty()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Whether a setting is another than the wanted one.
 ///
-/// Debian's servers say `Etc/UTC`, and setting it back and forth would cost 4 µs a row or more.
-pub(super) fn differs(name: &str, wanted: &str) -> String {
-    if name == "timezone" {
-        format!("was_{name} not in ('{wanted}', 'Etc/{wanted}')")
-    } else {
-        format!("was_{name} <> '{wanted}'")
+/// Debian's servers say `Etc/UTC`, and those of half the world `ISO, DMY`, which is written alike: setting it back and forth would
+/// cost 4 µs a row or more.
+pub(super) fn differs((name, wanted): (&str, &str), found: &str) -> String {
+    match name {
+        "timezone" => format!("{found} not in ('{wanted}', 'Etc/{wanted}')"),
+        "datestyle" => format!("left({found}, 3) <> 'ISO'"),
+        _ => format!("{found} <> '{wanted}'"),
     }
 }
 

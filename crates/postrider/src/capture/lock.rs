@@ -16,6 +16,15 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
+    /// One at a time brings the database to what is declared, and the next finds what he has done. To be asked for first of all: whoever
+    /// waits for it holds up nobody, so there is no hurry.
+    pub(crate) async fn take_turn(connection: &mut PgConnection) -> sqlx::Result<()> {
+        sqlx::query("select pg_advisory_xact_lock(hashtextextended('postrider.apply', 0))")
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
     /// For the locks of this transaction.
     pub(crate) async fn set(connection: &mut PgConnection) -> sqlx::Result<()> {
         sqlx::query("select set_config('lock_timeout', $1, true)")
@@ -29,7 +38,7 @@ impl Patience {
     pub(crate) async fn is_left(&mut self, error: &sqlx::Error) -> bool {
         let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
         self.tries += 1;
-        let is_left = code.as_deref() == Some("55P03") && self.tries < TRIES;
+        let is_left = matches!(code.as_deref(), Some("55P03" | "40P01")) && self.tries < TRIES;
         if is_left {
             tokio::time::sleep(PAUSE).await;
         }

@@ -140,7 +140,7 @@ impl Watch {
         let mut statements = vec![
             on_own(name, &[dropped, create, enable]),
             format!(
-                "create or replace function {signature} returns void\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '500ms'\nas {}",
+                "create or replace function {signature} returns void\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set row_security = on set lock_timeout = '500ms'\nas {}",
                 dollar_quoted(body)
             ),
             format!("revoke all on function {signature} from public"),

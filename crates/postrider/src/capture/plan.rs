@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use super::declaration::{Replicated, Table};
+use super::departed;
 use super::difference::{Difference, Plan, State};
 use super::expressions;
 use super::failure::{Error, Result};
 use super::generate::{self, TRIGGER, literal};
 use super::partitions::{self, Watch, on_partitions};
+use super::recorder::Recorder;
 use super::shape::{ParentShape, Shape};
 
 /// On every captured table, for each row.
@@ -19,6 +21,9 @@ pub(super) const TRUNCATE: &str = "00_postrider_truncate";
 /// On the parents of captured tables.
 const DEPARTED: &str = "00_postrider_departed";
 
+/// Of every function of ours.
+pub(super) const SEARCH_PATH: &str = "pg_catalog, pg_temp";
+
 /// A trigger of ours, as it stands.
 pub(super) struct Found {
     pub(super) relation: i64,
@@ -26,8 +31,11 @@ pub(super) struct Found {
     pub(super) name: String,
     enabled: u8,
     pub(super) inherited: bool,
+    /// Whether it is made as we make it.
+    is_whole: bool,
+    /// Whether its function belongs to the table's owner and has the search path and the rights that it was given.
+    is_safe: bool,
     body: String,
-    arguments: Vec<u8>,
     function: String,
     definition: String,
     function_definition: String,
@@ -37,6 +45,16 @@ impl Found {
     /// Whether it fires when it should.
     fn fires(&self, replicated: Replicated) -> bool {
         self.enabled == if replicated == Replicated::Capture { b'A' } else { b'O' }
+    }
+
+    /// Whether it has a name of ours.
+    fn is_ours(&self) -> bool {
+        [ROWS, TRUNCATE, DEPARTED].contains(&self.name.as_str())
+    }
+
+    /// Its name, quoted.
+    fn ident(&self) -> String {
+        format!("\"{}\"", self.name.replace('"', "\"\""))
     }
 
     /// Whether it does not fire in ordinary sessions.
@@ -57,7 +75,7 @@ pub async fn plan(connection: &mut PgConnection, tables: &[Table]) -> Result<Pla
 /// The search path of the triggers, for this transaction. Names of types and tables come out as they must be written there, and
 /// the same for everybody who compares.
 pub(super) async fn as_triggers_see(connection: &mut PgConnection) -> Result<()> {
-    sqlx::query("select set_config('search_path', 'pg_catalog, pg_temp', true)").execute(connection).await?;
+    sqlx::query("select set_config('search_path', $1, true)").bind(SEARCH_PATH).execute(connection).await?;
     Ok(())
 }
 
@@ -79,14 +97,15 @@ pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> R
         expressions::check(connection, table, &shape).await?;
         let body = generate::function(table, &shape)?;
         wanted.extend([(shape.oid, ROWS), (shape.oid, TRUNCATE)]);
+        wanted.extend(doubles(&shape, &found).map(|double| (double.relation, double.name.as_str())));
         // Those of its partitions that were detached go with its own.
         wanted.extend(strays(&shape, &found).map(|stray| (stray.relation, TRUNCATE)));
-        plan.tables.push(captured(connection, &shape, &body, table.replicated, &found).await?);
+        plan.tables.push(captured(connection, table, &shape, &body, &found).await?);
         parents.add(&shape);
     }
     for (parent, columns) in parents.0.values() {
         wanted.push((parent.oid, DEPARTED));
-        plan.tables.push(departing(parent, columns, &found));
+        plan.tables.push(departing(connection, parent, columns, &found).await?);
     }
     let captured: Vec<i64> = seen.keys().copied().collect();
     if let Some((table, partition)) = partitions::overlap(connection, &captured, &captured).await? {
@@ -96,7 +115,8 @@ pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> R
     for one in found.iter().filter(|found| !found.inherited) {
         if !wanted.contains(&(one.relation, one.name.as_str())) {
             orphans.push(one.relation);
-            plan.tables.push(orphan(one, &found));
+            let recorder = Recorder::of_orphan(connection, &one.relation_name).await?;
+            plan.tables.push(orphan(one, &found, recorder));
         }
     }
     let twice = partitions::overlap(connection, &captured, &orphans).await?;
@@ -117,9 +137,16 @@ impl Parents {
     }
 
     /// How the trigger of this one's stands.
-    pub(super) fn departing(&self, shape: &Shape, found: &[Found]) -> Option<Difference> {
-        let (parent, columns) = self.0.get(&shape.parent.as_ref()?.oid)?;
-        Some(departing(parent, columns, found))
+    pub(super) async fn departing(
+        &self,
+        connection: &mut PgConnection,
+        shape: &Shape,
+        found: &[Found],
+    ) -> Result<Option<Difference>> {
+        let Some((parent, columns)) = shape.parent.as_ref().and_then(|parent| self.0.get(&parent.oid)) else {
+            return Ok(None);
+        };
+        Ok(Some(departing(connection, parent, columns, found).await?))
     }
 }
 
@@ -130,9 +157,18 @@ fn strays<'a>(shape: &Shape, found: &'a [Found]) -> impl Iterator<Item = &'a Fou
     let oid = shape.oid;
     found.iter().filter(move |one| {
         function.as_ref() == Some(&one.function)
+            && one.name == TRUNCATE
             && one.relation != oid
             && !one.inherited
             && !found.iter().any(|other| other.relation == one.relation && other.name == ROWS)
+    })
+}
+
+/// Triggers on this table that call its function under another name: every change would be recorded again.
+fn doubles<'a>(shape: &Shape, found: &'a [Found]) -> impl Iterator<Item = &'a Found> {
+    let oid = shape.oid;
+    found.iter().filter(move |one| {
+        one.relation == oid && !one.inherited && !one.is_ours() && one.function.contains("capture_")
     })
 }
 
@@ -146,8 +182,9 @@ pub(super) async fn installed(connection: &mut PgConnection) -> Result<Vec<Found
                 name: row.try_get("name")?,
                 enabled: row.try_get::<i8, _>("enabled")?.cast_unsigned(),
                 inherited: row.try_get("inherited")?,
+                is_whole: row.try_get("is_whole")?,
+                is_safe: row.try_get::<Option<bool>, _>("is_safe")?.unwrap_or_default(),
                 body: row.try_get("body")?,
-                arguments: row.try_get("tgargs")?,
                 function: row.try_get("function")?,
                 definition: row.try_get("definition")?,
                 function_definition: row.try_get("function_definition")?,
@@ -159,19 +196,27 @@ pub(super) async fn installed(connection: &mut PgConnection) -> Result<Vec<Found
 /// The row and the truncate trigger of one table.
 pub(super) async fn captured(
     connection: &mut PgConnection,
+    table: &Table,
     shape: &Shape,
     body: &str,
-    replicated: Replicated,
     found: &[Found],
 ) -> Result<Difference> {
+    let replicated = table.replicated;
+    let recorder = Recorder::of(table, shape);
+    let rule = recorder.found(connection).await?;
     let function = function_name(connection, shape.oid, "capture").await?;
     let name = &shape.name;
-    let ours: Vec<&Found> =
-        found.iter().filter(|found| found.relation == shape.oid && found.name != DEPARTED).collect();
+    let ours: Vec<&Found> = found
+        .iter()
+        .filter(|found| found.relation == shape.oid && (found.name == ROWS || found.name == TRUNCATE))
+        .collect();
     let state = match ours.as_slice() {
         [] => State::Missing,
+        [one] if one.name == TRUNCATE => State::Missing,
+        some if some.iter().any(|found| !found.is_whole) => State::Disabled,
         [_] => State::Outdated,
-        both if both.iter().any(|found| found.body != body) => State::Outdated,
+        both if both.iter().any(|found| found.body != body || !found.is_safe) => State::Outdated,
+        _ if !recorder.is(rule.as_ref()) => State::Outdated,
         both if both.iter().any(|found| !found.fires(replicated)) => State::Disabled,
         _ => State::Installed,
     };
@@ -181,17 +226,16 @@ pub(super) async fn captured(
             && found.function == ours.first().map_or("", |ours| &ours.function)
     });
     let state = if state == State::Installed && partitions_off { State::Disabled } else { state };
-    let mut notes = Vec::new();
-    if let [one] = ours.as_slice() {
-        let other = if one.name == ROWS { TRUNCATE } else { ROWS };
-        notes.push(format!("the trigger \"{other}\" is gone"));
-    }
+    let doubles: Vec<&Found> = doubles(shape, found).collect();
+    let mut notes = remarks(shape, &function, &ours, &doubles);
     let moved = if shape.partitioned { partitions::moved(connection, shape).await? } else { Vec::new() };
     notes.extend(moved.iter().cloned());
     let mut statements = Vec::new();
     if state != State::Installed {
         statements.push(create_function(&function, body));
         statements.push(format!("revoke all on function {function}() from public"));
+        statements.push(hand_over(&function, name));
+        statements.push(recorder.make());
         statements.push(format!("drop trigger if exists \"{ROWS}\" on {name}"));
         statements.push(format!("drop trigger if exists \"{TRUNCATE}\" on {name}"));
         statements.push(format!(
@@ -223,28 +267,69 @@ pub(super) async fn captured(
             .iter()
             .map(|stray| format!("drop trigger if exists \"{TRUNCATE}\" on {}", stray.relation_name)),
     );
+    statements
+        .extend(doubles.iter().map(|double| format!("drop trigger if exists {} on {name}", double.ident())));
     if shape.partitioned && (state != State::Installed || !is_watched || !moved.is_empty()) {
-        statements.push(format!("select postrider.note_partitions({})", literal(name)));
+        statements.push(format!("select postrider.note_partitions({}::pg_catalog.regclass)", literal(name)));
     }
-    let is_outdated = !moved.is_empty() || !is_watched || !strays.is_empty();
+    let is_outdated = !moved.is_empty() || !is_watched || !strays.is_empty() || !doubles.is_empty();
     let state = if state == State::Installed && is_outdated { State::Outdated } else { state };
     let reverse = if let Some(before) = ours.first() {
-        vec![create_function(&function, &before.body)]
+        vec![recorder.back(rule.as_ref()), create_function(&function, &before.body)]
     } else {
         undone.extend([
             format!("drop trigger if exists \"{ROWS}\" on {name}"),
             format!("drop trigger if exists \"{TRUNCATE}\" on {name}"),
             format!("drop function if exists {function}()"),
+            recorder.back(None),
         ]);
         undone
     };
     Ok(Difference { table: name.clone(), state, statements, reverse, notes })
 }
 
+/// What is to be said of the triggers that are there, and of the table.
+fn remarks(shape: &Shape, function: &str, ours: &[&Found], doubles: &[&Found]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let [one] = ours {
+        let other = if one.name == ROWS { TRUNCATE } else { ROWS };
+        notes.push(format!("the trigger \"{other}\" is gone"));
+    }
+    for changed in ours.iter().filter(|found| !found.is_whole) {
+        let Found { name, definition, .. } = changed;
+        notes.push(format!(
+            "the trigger \"{name}\" was changed by hand and does not fire for every change: {definition}"
+        ));
+    }
+    if ours.iter().any(|found| !found.is_safe) {
+        notes.push(format!(
+            "the function {function}() has not the owner, the rights or the search path that it was given"
+        ));
+    }
+    for double in doubles {
+        notes.push(format!("the trigger {} records every change once more", double.ident()));
+    }
+    if shape.unlogged {
+        notes.push("it is unlogged: a crash empties it, and no event tells of that".to_owned());
+    }
+    notes
+}
+
 fn create_function(name: &str, body: &str) -> String {
     format!(
         "create or replace function {name}() returns trigger\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp\nas {}",
         dollar_quoted(body)
+    )
+}
+
+/// The table's owner gets it: what the table's types and casts make it do, it does with his rights.
+///
+/// With the types that ours is declared with: whoever may install may create another of its name that fits a bare literal better.
+fn hand_over(function: &str, table: &str) -> String {
+    format!(
+        "select postrider.hand_over({}::pg_catalog.regprocedure, {}::pg_catalog.regclass)",
+        literal(&format!("{function}()")),
+        literal(table)
     )
 }
 
@@ -263,24 +348,51 @@ fn enable_clones(name: &str, trigger: &str, replicated: Replicated) -> String {
     on_partitions(name, &[format!("'alter table %s {} trigger \"{trigger}\"', part", enabling(replicated))])
 }
 
+/// Whether whoever asks could give a function to the owner of the table `c`, who must be let to have one.
+const MAY_GIVE: &str = "pg_catalog.pg_has_role(c.relowner, 'member')
+    and (pg_catalog.current_setting('is_superuser') operator(pg_catalog.=) 'on'::pg_catalog.text or pg_catalog.has_schema_privilege(c.relowner, 'postrider', 'create'))";
+
+/// It belongs to the parent's owner, as that of a captured table does, unless whoever installs has no right to give it to him.
+fn create_remember(function: &str, parent: &str, body: &str) -> [String; 3] {
+    let settings = "set timezone = 'UTC' set intervalstyle = 'iso_8601' set extra_float_digits = 1 set bytea_output = 'hex' set datestyle = 'ISO, MDY'";
+    [
+        format!(
+            "create or replace function {function}() returns trigger\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {settings}\nas {}",
+            dollar_quoted(body)
+        ),
+        format!("revoke all on function {function}() from public"),
+        format!(
+            "{} from pg_catalog.pg_class c where c.oid operator(pg_catalog.=) {}::pg_catalog.regclass and {MAY_GIVE}",
+            hand_over(function, parent),
+            literal(parent)
+        ),
+    ]
+}
+
 /// The trigger of a parent.
-fn departing(parent: &ParentShape, columns: &BTreeSet<String>, found: &[Found]) -> Difference {
+async fn departing(
+    connection: &mut PgConnection,
+    parent: &ParentShape,
+    columns: &BTreeSet<String>,
+    found: &[Found],
+) -> Result<Difference> {
     let name = &parent.name;
-    let arguments: Vec<u8> = columns.iter().flat_map(|column| [column.as_bytes(), b"\0"].concat()).collect();
+    let function = function_name(connection, parent.oid, "departed").await?;
+    let body = departed::remember(parent, columns);
     let ours = found.iter().find(|found| found.relation == parent.oid && found.name == DEPARTED);
     let state = match ours {
         None => State::Missing,
-        Some(ours) if ours.arguments != arguments => State::Outdated,
-        Some(ours) if !ours.fires(Replicated::Capture) => State::Disabled,
+        Some(ours) if ours.body != body => State::Outdated,
+        Some(ours) if !ours.is_safe && may_give(connection, parent.oid).await? => State::Outdated,
+        Some(ours) if !ours.is_whole || !ours.fires(Replicated::Capture) => State::Disabled,
         Some(_) => State::Installed,
     };
     let mut statements = Vec::new();
     if state != State::Installed {
-        let columns: Vec<String> = columns.iter().map(|column| literal(column)).collect();
+        statements.extend(create_remember(&function, name, &body));
         statements.push(format!("drop trigger if exists \"{DEPARTED}\" on {name}"));
         statements.push(format!(
-            "create trigger \"{DEPARTED}\" after delete on {name} for each row execute function postrider.remember_departed({})",
-            columns.join(", ")
+            "create trigger \"{DEPARTED}\" after delete on {name} for each row execute function {function}()"
         ));
         statements.extend(enable(name, &[DEPARTED], Replicated::Capture));
         if parent.partitioned {
@@ -289,37 +401,61 @@ fn departing(parent: &ParentShape, columns: &BTreeSet<String>, found: &[Found]) 
     }
     let reverse = match ours {
         Some(_) => Vec::new(),
-        None => vec![format!("drop trigger if exists \"{DEPARTED}\" on {name}")],
+        None => vec![
+            format!("drop trigger if exists \"{DEPARTED}\" on {name}"),
+            format!("drop function if exists {function}()"),
+        ],
     };
-    Difference { table: name.clone(), state, statements, reverse, notes: Vec::new() }
+    let notes = vec!["as a parent: what hangs on it is captured".to_owned()];
+    Ok(Difference { table: name.clone(), state, statements, reverse, notes })
 }
 
-fn orphan(one: &Found, found: &[Found]) -> Difference {
+async fn may_give(connection: &mut PgConnection, table: i64) -> Result<bool> {
+    let asked = format!("select {MAY_GIVE} from pg_class c where c.oid = $1::bigint::oid");
+    Ok(sqlx::query_scalar(AssertSqlSafe(asked)).bind(table).fetch_one(connection).await?)
+}
+
+/// With what it records by, and what that lets through.
+fn orphan(one: &Found, found: &[Found], recorder: Option<(Recorder, String)>) -> Difference {
     let (name, table) = (&one.name, &one.relation_name);
     let mut statements = Vec::new();
     // With the last trigger of a table goes its function; that of a detached partition is its table's.
     let is_shared = found
         .iter()
         .any(|other| other.function == one.function && other.relation != one.relation && !other.inherited);
-    let goes = name == TRUNCATE && !is_shared;
-    if goes && found.iter().any(|other| other.function == one.function && other.inherited) {
+    let is_last = found
+        .iter()
+        .rfind(|other| other.function == one.function && other.relation == one.relation && !other.inherited)
+        .is_some_and(|last| last.name == one.name);
+    let goes = !one.function.contains("remember_departed") && is_last && !is_shared;
+    if goes
+        && one.name != DEPARTED
+        && found.iter().any(|other| other.function == one.function && other.inherited)
+    {
         statements.push(partitions::unwatch(table));
     }
-    statements.push(format!("drop trigger if exists \"{name}\" on {table}"));
+    let ident = one.ident();
+    statements.push(format!("drop trigger if exists {ident} on {table}"));
     if goes {
         statements.push(format!("drop function if exists {}", one.function));
         statements
             .push(format!("drop function if exists {}", one.function.replacen("capture_", "watch_", 1)));
     }
+    let mut reverse = Vec::new();
+    if let Some((recorder, rule)) = recorder.filter(|_| goes && one.name != DEPARTED) {
+        statements.push(recorder.back(None));
+        reverse.push(recorder.back(Some(&rule)));
+    }
+    reverse.extend([
+        one.function_definition.trim_end().to_owned(),
+        one.definition.clone(),
+        format!("alter table {table} enable always trigger {ident}"),
+    ]);
     Difference {
         table: table.clone(),
         state: State::Orphaned,
         statements,
-        reverse: vec![
-            one.function_definition.trim_end().to_owned(),
-            one.definition.clone(),
-            format!("alter table {table} enable always trigger \"{name}\""),
-        ],
+        reverse,
         notes: vec![format!("its trigger \"{name}\" is of a table that is not declared")],
     }
 }

@@ -16,6 +16,10 @@ pub struct Shape {
     pub alias: String,
     /// Whether it has partitions.
     pub partitioned: bool,
+    /// Whether a crash empties it.
+    pub unlogged: bool,
+    /// What follows the purpose in the name of its recording function, as `postrider.recorder` has it.
+    pub recorder: String,
     /// The number behind the last column that ever was: if it exists, the table has changed.
     pub next_attribute: i16,
     /// In their order.
@@ -37,19 +41,30 @@ pub struct ParentShape {
     pub column: String,
     /// The same, quoted.
     pub ident: String,
+    /// All of them, in their order.
+    pub columns: Vec<Column>,
 }
 
 /// A column as the server knows it.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an answer of its own")]
 pub struct Column {
+    /// Which it keeps under whatever name.
+    pub number: i16,
     /// As it is.
     pub name: String,
-    /// Quoted.
+    /// Quoted, whether SQL wants it or not: PL/pgSQL has reserved words of its own.
     pub ident: String,
+    /// Quoted only where SQL wants it.
+    pub bare: String,
     /// Quoted as a string.
     pub literal: String,
     /// Its type, with its schema.
     pub type_name: String,
+    /// Its type with its schema, without a length or a precision: what holds every value, also of a column that was widened.
+    pub any_type: String,
+    /// The same where it is one of the server's own, which nobody renames or drops.
+    pub lasting_type: Option<String>,
     /// Without domains around it.
     pub base_type: String,
     /// Of the base type: 'b' base, 'c' composite, 'e' enum, 'r' range …
@@ -58,8 +73,43 @@ pub struct Column {
     pub equality_is_identity: bool,
     /// Whether it is part of the primary key.
     pub in_key: bool,
+    /// The order it has there, or by itself.
+    pub order: Order,
+    /// A function that has one value for all that are equal, with its schema.
+    pub hash: Option<String>,
+    /// Its collation, with its schema, where that takes different texts for equal.
+    pub loose_collation: Option<String>,
+    /// Whether its type, or one inside it, brings its own JSON along, which it need not take back.
+    pub has_own_json: bool,
     /// Whether it is computed from others.
     pub generated: bool,
+    /// What it is computed by whenever it is read: triggers find null in it.
+    pub r#virtual: Option<String>,
+}
+
+/// The operators of an order, each with its schema.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// Before.
+    pub less: String,
+    /// The same.
+    pub equal: String,
+    /// Not before.
+    pub not_less: String,
+    /// Behind.
+    pub greater: String,
+}
+
+impl ParentShape {
+    /// The column that identifies it.
+    pub(super) fn key(&self) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == self.column)
+    }
+
+    /// The operator by which a key is that of a row.
+    pub(super) fn equal(&self) -> &str {
+        self.key().map_or("operator(pg_catalog.=)", |key| &key.order.equal)
+    }
 }
 
 impl Shape {
@@ -70,8 +120,8 @@ impl Shape {
             let found = Self::alone(connection, &Table::new(parent.table.clone(), "parent")).await?;
             let column = found.column(table, "parent.column", &parent.column)?;
             let (column, ident) = (column.name.clone(), column.ident.clone());
-            let Self { oid, name, partitioned, .. } = found;
-            shape.parent = Some(ParentShape { oid, name, partitioned, column, ident });
+            let Self { oid, name, partitioned, columns, .. } = found;
+            shape.parent = Some(ParentShape { oid, name, partitioned, column, ident, columns });
         }
         Ok(shape)
     }
@@ -97,15 +147,29 @@ impl Shape {
             .iter()
             .map(|row| {
                 Ok(Column {
+                    number: row.try_get("number")?,
                     name: row.try_get("name")?,
                     ident: row.try_get("ident")?,
+                    bare: row.try_get("bare")?,
                     literal: row.try_get("literal")?,
                     type_name: row.try_get("type_name")?,
+                    any_type: row.try_get("any_type")?,
+                    lasting_type: row.try_get("lasting_type")?,
                     base_type: row.try_get("base_type")?,
                     type_kind: row.try_get("type_kind")?,
                     equality_is_identity: row.try_get("equality_is_identity")?,
                     in_key: row.try_get("in_key")?,
+                    order: Order {
+                        less: row.try_get("less")?,
+                        equal: row.try_get("equal")?,
+                        not_less: row.try_get("not_less")?,
+                        greater: row.try_get("greater")?,
+                    },
+                    hash: row.try_get("hash")?,
+                    loose_collation: row.try_get("loose_collation")?,
+                    has_own_json: row.try_get("has_own_json")?,
                     generated: row.try_get("generated")?,
+                    r#virtual: row.try_get("virtual")?,
                 })
             })
             .collect::<Result<Vec<_>, sqlx::Error>>()?;
@@ -114,6 +178,8 @@ impl Shape {
             name: row.try_get("name")?,
             alias: row.try_get("alias")?,
             partitioned,
+            unlogged: row.try_get("unlogged")?,
+            recorder: row.try_get("recorder")?,
             next_attribute: row.try_get::<i16, _>("relnatts")? + 1,
             columns,
             parent: None,

@@ -94,11 +94,11 @@ async fn examine(
     learn: bool,
 ) -> Result<Vec<Difference>> {
     let body = generate::function(table, shape)?;
-    let mut differences = vec![plan::captured(connection, shape, &body, table.replicated, found).await?];
+    let mut differences = vec![plan::captured(connection, table, shape, &body, found).await?];
     if learn && shape.partitioned {
         partitions::learn(connection, shape).await?;
     }
-    differences.extend(parents.departing(shape, found));
+    differences.extend(parents.departing(connection, shape, found).await?);
     Ok(differences)
 }
 

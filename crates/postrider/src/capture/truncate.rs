@@ -30,12 +30,14 @@ pub(super) fn first(table: &Table, shape: &Shape, is_trigger: bool) -> String {
 }
 
 /// The event it is. Behind writes that still wait to be recorded it waits too: it must not overtake them.
-pub(super) fn event(table: &Table, shape: &Shape, is_trigger: bool, context: &str) -> String {
+pub(super) fn event(table: &Table, shape: &Shape, is_trigger: bool, context: &str, headers: &str) -> String {
     let waits = if is_trigger {
         format!(
-            "    if tg_op = 'TRUNCATE' and postrider.has_failures(tg_relid) then
+            "    if tg_op <> 'TRUNCATE' then
+        null;
+    elsif postrider.has_failures(tg_relid) then
         perform postrider.record_failure(tg_relid, tg_op, null, null, {context}, '55000', 'writes before it wait to be recorded');
-    elsif tg_op = 'TRUNCATE' then\n"
+    else\n"
         )
     } else {
         "    if tg_op = 'TRUNCATE' then\n".to_owned()
@@ -55,6 +57,7 @@ pub(super) fn event(table: &Table, shape: &Shape, is_trigger: bool, context: &st
         "{waits}        verbs := array['truncated'];
         kind := {entity};
         data := null;
+        headers := {headers};
 {of_partition}    end if;\n",
         entity = literal(&table.entity),
     )

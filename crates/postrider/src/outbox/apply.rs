@@ -8,7 +8,7 @@ use super::generate;
 use super::mapping::{Mapping, moment};
 use super::plan::plan;
 use crate::capture::lock::Patience;
-use crate::capture::{Plan, State};
+use crate::capture::{self, Plan, State};
 
 /// Brings every declared table to where it should be, in one transaction, and takes the rows that are there; orphans only with
 /// `remove_orphans`. What there was to do.
@@ -24,6 +24,7 @@ pub async fn apply(connection: &mut PgConnection, outboxes: &[Outbox], remove_or
 
 async fn attempted(connection: &mut PgConnection, outboxes: &[Outbox], remove_orphans: bool) -> Result<Plan> {
     let mut transaction = connection.begin_with("begin isolation level read committed").await?;
+    Patience::take_turn(&mut transaction).await?;
     let plan = apply_within(&mut transaction, outboxes, remove_orphans).await?;
     transaction.commit().await?;
     Ok(plan)
@@ -67,17 +68,17 @@ async fn refuse_claims(connection: &mut PgConnection, outbox: &Outbox) -> Result
     let mapping = Mapping::of(connection, outbox).await?;
     let Some(claimed) = &mapping.claimed else { return Ok(()) };
     let asked = format!(
-        "select count(*) from {} o where {} and o.{} > {}",
+        "select count(*) as claims from {} o where {} and o.{} > {}",
         mapping.shape.name,
         generate::waiting(&mapping, "o"),
         claimed.ident,
-        moment(claimed, "(clock_timestamp() - make_interval(secs => $1))"),
+        moment(
+            claimed,
+            &format!("(clock_timestamp() - make_interval(secs => {}))", outbox.stale_after.as_secs_f64())
+        ),
     );
-    let claims: i64 = sqlx::query_scalar(AssertSqlSafe(asked))
-        .bind(outbox.stale_after.as_secs_f64())
-        .persistent(false)
-        .fetch_one(connection)
-        .await?;
+    let answer = capture::asked(connection, mapping.shape.oid, &asked).await?;
+    let claims = answer["claims"].as_i64().unwrap_or_default();
     if claims > 0 {
         return Err(Error::Claimed { table: outbox.name.clone(), claims, stale_after: outbox.stale_after });
     }

@@ -2,6 +2,16 @@
 
 use crate::capture;
 
+/// As it is written in the configuration.
+fn key(field: &str) -> &str {
+    match field {
+        "created" => "created_at",
+        "claimed" => "claimed_at",
+        "sent" => "sent_at",
+        field => field,
+    }
+}
+
 /// The result of planning or keeping.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -10,7 +20,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// Nothing says which column it is.
     #[error(
-        "outbox.{table}: nothing says which column has the {field}; name it with columns.{field}, or choose a preset"
+        "outbox.{table}: nothing says which column has the {field}; name it with columns.{}, or choose a preset",
+        key(field)
     )]
     NoField {
         /// As declared.
@@ -20,7 +31,8 @@ pub enum Error {
     },
     /// The mapping names a column that is not there.
     #[error(
-        "outbox.{table}: there is no column {column} for the {field}; there are {columns}. Name another with columns.{field}"
+        "outbox.{table}: there is no column {column} for the {field}; there are {columns}. Name another with columns.{}",
+        key(field)
     )]
     NoColumn {
         /// As declared.
@@ -33,7 +45,10 @@ pub enum Error {
         columns: String,
     },
     /// A column that cannot be what it is said to be.
-    #[error("outbox.{table}: column {column} is of type {found}, which cannot be the {field}: {remedy}")]
+    #[error(
+        "outbox.{table}: column {column} is of type {found}, which cannot be columns.{}: {remedy}",
+        key(field)
+    )]
     WrongType {
         /// As declared.
         table: String,
@@ -45,6 +60,17 @@ pub enum Error {
         found: String,
         /// The statement that mends it.
         remedy: String,
+    },
+    /// Nothing in a row could tell that it was taken.
+    #[error(
+        "outbox.{table}: with mode: poll attempts and last_error alone cannot tell that a row was sent, and it would be sent again and again; \
+         alter table {shape} add column sent_at timestamptz; and name it with columns.sent_at"
+    )]
+    NoMark {
+        /// As declared.
+        table: String,
+        /// Quoted.
+        shape: String,
     },
     /// Somebody else seems to be at work on it.
     #[error(

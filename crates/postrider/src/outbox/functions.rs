@@ -1,4 +1,5 @@
-//! The functions that relays call: they work with the rights of whoever owns the table, so a relay needs none to its rows.
+//! The functions that relays call, and the one that takes the rows that are there. They belong to the table's owner, so that a relay needs
+//! no right to its rows, and the table's triggers and casts get none of who runs `apply`.
 
 use sqlx::PgConnection;
 
@@ -6,7 +7,7 @@ use super::declaration::Outbox;
 use super::failure::Result;
 use super::mapping::Mapping;
 use super::{generate, installed, misfits};
-use crate::capture::{self, Difference, State, dollar_quoted, literal, relay_roles};
+use crate::capture::{self, Difference, Recorder, State, dollar_quoted, literal, relay_roles};
 
 /// A function as it should be.
 pub(super) struct Called {
@@ -43,17 +44,12 @@ pub(super) async fn of(
     outbox: &Outbox,
     mapping: &Mapping,
 ) -> Result<Vec<Called>> {
-    let settings: String = capture::json_settings(&mapping.others)
-        .iter()
-        .map(|(name, wanted)| format!(" set {name} = '{wanted}'"))
-        .collect::<Vec<_>>()
-        .concat();
     let looker = looker(connection, mapping).await?;
     Ok(vec![
         Called {
             signature: mover(connection, mapping).await?,
             body: generate::mover(outbox, mapping),
-            settings,
+            settings: settings(mapping),
         },
         Called {
             body: Some(misfits::body(outbox, mapping, &looker)),
@@ -63,36 +59,114 @@ pub(super) async fn of(
     ])
 }
 
+/// What takes the rows that are there and not in the log: a function that is called once.
+///
+/// It is the owner's while it runs, and what he does there could outlive it: names must mean afterwards what they meant before.
+pub(super) async fn take(
+    connection: &mut PgConnection,
+    outbox: &Outbox,
+    mapping: &Mapping,
+) -> Result<Vec<String>> {
+    let signature = format!("{}()", name(connection, mapping, "take").await?);
+    let mut statements = made(mapping, &signature, &generate::taker(outbox, mapping), &settings(mapping));
+    let called = format!(
+        "
+declare
+    was constant pg_catalog.text := pg_catalog.current_setting('search_path');
+begin
+    perform {signature};
+    if pg_catalog.current_setting('search_path') operator(pg_catalog.<>) was then
+        raise exception using errcode = '42501', message = 'a function of the table''s owner has set another search path',
+            hint = 'Look at the triggers of the table, and the casts and functions that they and its columns use.';
+    end if;
+end
+"
+    );
+    statements.push(format!("do {}", dollar_quoted(&called)));
+    statements.push(format!("drop function {signature}"));
+    Ok(statements)
+}
+
+/// On which the text of a row depends.
+fn settings(mapping: &Mapping) -> String {
+    let settings = generate::settings(mapping);
+    settings.iter().map(|(name, wanted)| format!(" set {name} = '{wanted}'")).collect::<Vec<_>>().concat()
+}
+
+/// What makes a function, and gives it to the table's owner.
+fn made(mapping: &Mapping, signature: &str, body: &str, settings: &str) -> Vec<String> {
+    vec![
+        format!(
+            "create or replace function {signature} returns bigint\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set row_security = on{settings}\nas {}",
+            dollar_quoted(body)
+        ),
+        format!("revoke all on function {signature} from public"),
+        hand_over(signature, &mapping.shape.name),
+    ]
+}
+
+/// What the table's triggers and types make it do is done with the rights of the table's owner, not with all rights.
+pub(super) fn hand_over(signature: &str, table: &str) -> String {
+    format!(
+        "select postrider.hand_over({}::pg_catalog.regprocedure, {}::pg_catalog.regclass) where pg_catalog.current_setting('is_superuser') operator(pg_catalog.=) 'on'::pg_catalog.text",
+        literal(signature),
+        literal(table)
+    )
+}
+
 /// How what is there stands.
-pub(super) async fn compare(connection: &mut PgConnection, wanted: &Called) -> Result<State> {
-    let found = installed::body_of(connection, &wanted.signature).await?;
+pub(super) async fn compare(
+    connection: &mut PgConnection,
+    mapping: &Mapping,
+    wanted: &Called,
+) -> Result<State> {
+    let found = installed::body_of(connection, &wanted.signature, mapping.shape.oid).await?;
     Ok(match (&found, &wanted.body) {
         (None, Some(_)) => State::Missing,
-        (Some(found), Some(body)) if found != body => State::Outdated,
+        (Some((found, is_safe)), Some(body)) if found != body || !is_safe => State::Outdated,
         (Some(_), None) => State::Outdated,
         _ => State::Installed,
     })
 }
 
 /// What brings it to where it should be.
-pub(super) async fn create(connection: &mut PgConnection, wanted: &Called) -> Result<Vec<String>> {
+pub(super) async fn create(
+    connection: &mut PgConnection,
+    mapping: &Mapping,
+    wanted: &Called,
+) -> Result<Vec<String>> {
     let Called { signature, body, settings } = wanted;
     let Some(body) = body else { return Ok(vec![format!("drop function if exists {signature}")]) };
-    let mut statements = vec![
-        format!(
-            "create or replace function {signature} returns bigint\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp{settings}\nas {}",
-            dollar_quoted(body)
-        ),
-        format!("revoke all on function {signature} from public"),
-    ];
+    let mut statements = made(mapping, signature, body, settings);
     for role in relay_roles(connection).await? {
         statements.push(format!("grant execute on function {signature} to {}", role.ident));
     }
     Ok(statements)
 }
 
-/// One of a table that is not declared.
-pub(super) fn orphan(signature: &str) -> Difference {
+/// Those of tables that are not declared, each with what such a table records by.
+pub(super) async fn orphans(connection: &mut PgConnection, declared: &[String]) -> Result<Vec<Difference>> {
+    let mut orphans: Vec<Difference> = installed::functions(connection)
+        .await?
+        .iter()
+        .filter(|function| !declared.contains(function))
+        .map(|function| orphan(function))
+        .collect();
+    if orphans.is_empty() {
+        return Ok(orphans);
+    }
+    for (recorder, table) in Recorder::of_outboxes(connection).await? {
+        let looker = format!("{}()", capture::function_name(connection, table, "misfits").await?);
+        if let Some(orphan) = orphans.iter_mut().find(|orphan| orphan.table == looker) {
+            orphan.statements.push(recorder.back(None));
+            orphan.reverse.push(recorder.make());
+        }
+    }
+    Ok(orphans)
+}
+
+/// One of them.
+fn orphan(signature: &str) -> Difference {
     Difference {
         table: signature.to_owned(),
         state: State::Orphaned,

@@ -2,7 +2,7 @@
 
 use super::declaration::{Mode, Outbox};
 use super::mapping::{Mapping, moment};
-use crate::capture::{Column, json_settings, json_value, literal};
+use crate::capture::{Column, Recorder, json_settings, json_value, literal};
 
 /// On the table, for each row that was inserted. First in the alphabet, as triggers fire by name.
 pub(super) const APPEND: &str = "00_postrider_outbox";
@@ -91,14 +91,10 @@ pub(super) fn fit(mapping: &Mapping, row: &str) -> String {
     )
 }
 
-const BELL: &str = "    if coalesce(pg_sequence_last_value('postrider.armed'), 0) > coalesce(pg_sequence_last_value('postrider.disarmed'), 0) then
-        perform postrider.ring_bell();
-    end if;\n";
-
 /// The body of the function that appends a row's event in the row's own transaction.
 pub(super) fn append(mapping: &Mapping) -> String {
     let event = Event::of(mapping, "new");
-    let settings = json_settings(&mapping.others);
+    let settings = settings(mapping);
     let was: String = settings
         .iter()
         .map(|(name, _)| format!("    was_{name} constant text := current_setting('{name}');\n"))
@@ -122,43 +118,35 @@ pub(super) fn append(mapping: &Mapping) -> String {
         format!("    -- Sent already, by whoever inserted it.\n    if new.{} is not null then return null; end if;\n", sent.ident)
     });
     let created = event.created.as_deref().unwrap_or("now()");
-    let noted = if mapping.has_lifecycle() {
-        format!(
-            "    insert into postrider.adopted (outbox, lane, seq, event, source_id) values ({}, lane, seq, event_id, {});\n",
-            literal(&mapping.shape.name),
-            event.source_id
-        )
-    } else {
-        String::new()
-    };
+    let born = mapping.born("new");
     format!(
         "
 #variable_conflict use_variable
 declare
-    event_id constant uuid := postrider.uuid7();
-    kind constant text := {kind};
-    entity constant text := {entity};
-    key constant text := {key};
-    tenant constant text := {tenant};
+    source text;
+    kind text;
+    entity text;
+    key text;
+    tenant text;
     headers json;
-    slot constant smallint := coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7;
-    lane smallint := case when key is null then uuid_hash_extended(event_id, 0) else hashtextextended(key collate \"C\", 0) end & (postrider.lanes() - 1);
-    seq bigint;
 {was}begin
-{skipped}    if {source_id} is null then
+{skipped}{set}    source := {source_id};
+    kind := {kind};
+    entity := {entity};
+    key := {key};
+    tenant := {tenant};
+    if source is null then
         raise exception using errcode = '22004',
             message = 'postrider: ' || {id_column} || ' of ' || tg_relid::regclass || ' must not be null',
             detail = 'Nothing was written.',
             hint = 'It is the id by which consumers know the event.';
     end if;
     if not ({fit}) then
-        perform postrider.refuse_event(kind, octet_length(new.{payload_column}::text), key, tenant, entity, null);
+        perform postrider.refuse_event(kind, octet_length(new.{payload_column}::text)::bigint, key, tenant, entity, null::text, ''::text);
     end if;
-{set}    headers := postrider.captured_headers(kind, {headers});
-    insert into postrider.events (slot, lane, id, source_id, type, entity, key, tenant, payload, headers, created_at)
-    values (slot, lane, event_id, {source_id}, kind, entity, key, tenant, {payload}, headers, {created})
-    returning events.seq into seq;
-{noted}{BELL}{back}    return null;
+{headers}
+    perform {recorder}(source, kind, entity, key, tenant, ({payload})::json, headers, ({created})::timestamptz, {noted}, ({born})::bigint);
+{back}    return null;
 end
 ",
         kind = event.kind,
@@ -168,25 +156,84 @@ end
         fit = fit(mapping, "new"),
         payload_column = mapping.payload.ident,
         id_column = literal(&mapping.id.name),
-        headers = event.headers,
+        headers = put_headers(mapping, &event.headers),
         source_id = event.source_id,
         payload = event.payload,
+        recorder = Recorder::of_outbox(&mapping.shape).function,
+        noted = mapping.has_lifecycle(),
+        born = born.as_deref().unwrap_or("null"),
     )
+}
+
+/// Columns that go or get another name or type do not fail an insert: then the headers are made of what there is.
+fn put_headers(mapping: &Mapping, headers: &str) -> String {
+    if mapping.others.is_empty() {
+        return format!("    headers := postrider.captured_headers(kind, {headers});");
+    }
+    let known: Vec<&str> = mapping.known().map(|column| column.literal.as_str()).collect();
+    let id = mapping
+        .id_header
+        .as_ref()
+        .map_or_else(|| "null".to_owned(), |name| format!("json_build_object({}, source)", literal(name)));
+    format!(
+        "    begin
+        headers := postrider.captured_headers(kind, {headers});
+    exception when undefined_column or datatype_mismatch then
+        headers := postrider.captured_headers(kind, postrider.other_fields(postrider.unknown_fields(tg_relid, array[{}], new, new, false), {id}));
+    end;",
+        known.join(", ")
+    )
+}
+
+/// Of which the text is the same whatever the session has set.
+const PLAIN: [&str; 11] = [
+    "text",
+    "character varying",
+    "character",
+    "name",
+    "uuid",
+    "smallint",
+    "integer",
+    "bigint",
+    "numeric",
+    "boolean",
+    "oid",
+];
+
+/// Settings of the session on which the text of a row depends, with the value that is wanted.
+pub(super) fn settings(mapping: &Mapping) -> Vec<(&'static str, &'static str)> {
+    const ALL: [(&str, &str); 5] = [
+        ("timezone", "UTC"),
+        ("intervalstyle", "iso_8601"),
+        ("extra_float_digits", "1"),
+        ("bytea_output", "hex"),
+        ("datestyle", "ISO, MDY"),
+    ];
+    let is_plain = |column: &Column| {
+        PLAIN.contains(&column.base_type.as_str()) || column.type_kind == b'e'.cast_signed()
+    };
+    let optional = [&mapping.entity, &mapping.key, &mapping.tenant].into_iter().flatten();
+    if [&mapping.id, &mapping.kind].into_iter().chain(optional).all(is_plain) {
+        json_settings(&mapping.others)
+    } else {
+        ALL.to_vec()
+    }
 }
 
 /// The body of the function that claims a row as it comes, so that another poller never sees it.
 pub(super) fn claim(mapping: &Mapping) -> Option<String> {
-    let (claimed, sent) = (mapping.claimed.as_ref()?, mapping.sent.as_ref()?);
+    let claimed = mapping.claimed.as_ref()?;
+    let waits =
+        mapping.sent.as_ref().map_or_else(|| "true".to_owned(), |sent| format!("new.{} is null", sent.ident));
     Some(format!(
         "
 begin
-    if new.{sent} is null then
+    if {waits} then
         new.{claimed} := {now};
     end if;
     return new;
 end
 ",
-        sent = sent.ident,
         claimed = claimed.ident,
         now = moment(claimed, "now()"),
     ))
@@ -194,14 +241,13 @@ end
 
 /// Rows that nobody has sent and that are not in the log.
 pub(super) fn waiting(mapping: &Mapping, row: &str) -> String {
-    let mut conditions = Vec::new();
-    if let Some(sent) = &mapping.sent {
-        conditions.push(format!("{row}.{} is null", sent.ident));
+    match (&mapping.sent, &mapping.claimed) {
+        (Some(sent), _) => {
+            format!("{row}.{} is null and {}", sent.ident, not_adopted(mapping, row, OWN_NOTES))
+        }
+        (None, Some(claimed)) => format!("{row}.{} is null", claimed.ident),
+        (None, None) => "true".to_owned(),
     }
-    if mapping.has_lifecycle() {
-        conditions.push(not_adopted(mapping, row));
-    }
-    if conditions.is_empty() { "true".to_owned() } else { conditions.join(" and ") }
 }
 
 /// Rows that a mover has not taken, by what is cheapest to ask of the table.
@@ -212,40 +258,35 @@ pub(super) fn untaken(mapping: &Mapping) -> String {
     }
     match &mapping.claimed {
         Some(claimed) => which.push(format!("o.{} is null", claimed.ident)),
-        None if mapping.has_lifecycle() => which.push(not_adopted(mapping, "o")),
+        None if mapping.sent.is_some() => which.push(not_adopted(mapping, "o", OWN_NOTES)),
         None => which.push("true".to_owned()),
     }
     which.join(" and ")
 }
 
+/// The notes of rows that are in the log, as the owner of their table sees them, and as a relay does.
+pub(super) const OWN_NOTES: &str = "postrider.adopted";
+pub(super) const ALL_NOTES: &str = "postrider.all_adopted";
+
 /// The table's name is compared inside a `coalesce`, which the planner takes to hold for half of all notes. A bare comparison it takes
 /// to hold for one in 200 until they are analyzed, and a relay's session, which goes by indexes, then compared every row with every
 /// note: 33 s for 10,000 of them, where the query alone takes 0.05 s now.
-pub(super) fn not_adopted(mapping: &Mapping, row: &str) -> String {
+pub(super) fn not_adopted(mapping: &Mapping, row: &str, notes: &str) -> String {
     format!(
-        "not exists (select from postrider.adopted a where a.source_id = {row}.{}::text and coalesce(a.outbox = {}, false))",
+        "not exists (select from {notes} a where a.source_id = {row}.{}::text and coalesce(a.outbox = {}, false){})",
         mapping.id.ident,
-        literal(&mapping.shape.name)
+        literal(&mapping.shape.name),
+        mapping.is_born("a", row)
     )
 }
 
-/// Claims, appends and marks in one statement. `which` are the rows, `limit` how many of them, `answer` where their number goes.
-pub(super) fn transfer(mapping: &Mapping, which: &str, limit: &str, answer: &str) -> String {
+/// Claims, appends and marks in one statement, for a function that belongs to the table's owner. `which` are the rows, `limit` how many
+/// of them; their number goes into `moved`. By polling, a row in which nothing can say that it was taken is deleted.
+fn transfer(mapping: &Mapping, mode: Mode, which: &str, limit: &str) -> String {
     let event = Event::of(mapping, "t");
     let name = &mapping.shape.name;
     let id = &mapping.id.ident;
     let created = event.created.as_deref().unwrap_or("now()");
-    let noted = if mapping.has_lifecycle() {
-        format!(
-            ",
-noted as (
-    insert into postrider.adopted (outbox, lane, seq, event, source_id)
-    select {}, a.lane, a.seq, a.id, a.source_id from appended a)",
-            literal(name)
-        )
-    } else {
-        String::new()
-    };
     let marked = match &mapping.claimed {
         Some(claimed) => format!(
             ",
@@ -253,8 +294,7 @@ marked as (update {name} o set {} = {} from taken t where o.{id} = t.{id})",
             claimed.ident,
             moment(claimed, "now()")
         ),
-        // Nothing in the row can say that it was taken.
-        None if !mapping.has_lifecycle() => {
+        None if mode == Mode::Poll && !mapping.is_marked() => {
             format!(",\nmarked as (delete from {name} o using taken t where o.{id} = t.{id})")
         }
         None => String::new(),
@@ -266,20 +306,17 @@ marked as (update {name} o set {} = {} from taken t where o.{id} = t.{id})",
       and {fit}
     order by {sorted}
     limit {limit}
-    for update skip locked),
-appended as (
-    insert into postrider.events (slot, lane, id, source_id, type, entity, key, tenant, payload, headers, created_at)
-    select coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7,
-           case when n.key is null then uuid_hash_extended(n.id, 0) else hashtextextended(n.key collate \"C\", 0) end & (postrider.lanes() - 1),
-           n.id, n.source_id, n.type, n.entity, n.key, n.tenant, n.payload, n.headers, n.created_at
-    from (
-        select postrider.uuid7() as id, {source_id} as source_id, {kind} as type, {entity} as entity, {key} as key, {tenant} as tenant,
-               {payload} as payload, {headers} as headers, {created} as created_at
-        from taken t
-        order by {place}
-        offset 0) n
-    returning events.lane, events.seq, events.id, events.source_id){noted}{marked}
-select count(*){answer} from appended",
+    for update skip locked){marked}
+select count({recorder}(n.source_id, n.type, n.entity, n.key, n.tenant, n.payload, n.headers, n.created_at, {noted}, n.born)) into moved
+from (
+    select {source_id} as source_id, {kind} as type, {entity} as entity, {key} as key, {tenant} as tenant,
+           ({payload})::json as payload, {headers} as headers, ({created})::timestamptz as created_at, ({born})::bigint as born
+    from taken t
+    order by {place}
+    offset 0) n",
+        recorder = Recorder::of_outbox(&mapping.shape).function,
+        noted = mapping.has_lifecycle(),
+        born = mapping.born("t").as_deref().unwrap_or("null"),
         fit = fit(mapping, "o"),
         sorted = mapping.sorted("o"),
         place = mapping.sorted("t"),
@@ -294,6 +331,8 @@ select count(*){answer} from appended",
 }
 
 /// The body of the mover's function of a keeper's uuid and a number of rows: how many rows it moved, or -1 if another one keeps the table.
+///
+/// What the table's triggers defer is done before it ends: behind it nothing has the rights of the table's owner.
 pub(super) fn mover(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
     if outbox.mode != Mode::Poll {
         return None;
@@ -304,20 +343,54 @@ pub(super) fn mover(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
 declare
     moved bigint;
 begin
-    -- Held until the end of the transaction: one mover after the other, also one that was frozen and wakes up.
-    perform from postrider.keepers k
-    where k.outbox = {name} and k.owner = $1 and k.expires_at > clock_timestamp() for update;
-    if not found then
+    if not postrider.hold_keeper({name}::text, $1) then
         return -1;
     end if;
     {transfer};
-    if moved > 0 then
-        perform postrider.ring_bell();
-    end if;
+    set constraints all immediate;
     return moved;
 end
 ",
         name = literal(&mapping.shape.name),
-        transfer = transfer(mapping, &untaken(mapping), "$2", " into moved"),
+        transfer = transfer(mapping, Mode::Poll, &untaken(mapping), "$2"),
+    ))
+}
+
+/// The body of the function that takes the rows that are there and not in the log, when the triggers are installed.
+pub(super) fn taker(outbox: &Outbox, mapping: &Mapping) -> String {
+    format!(
+        "
+#variable_conflict use_column
+declare
+    moved bigint;
+begin
+{refused}    {transfer};
+    set constraints all immediate;
+    return moved;
+end
+",
+        refused = refuse_claims(outbox, mapping).unwrap_or_default(),
+        transfer = transfer(mapping, Mode::Trigger, &waiting(mapping, "o"), "all"),
+    )
+}
+
+/// Rows that somebody has claimed a moment ago are his: what he sends now would be sent twice. For whoever runs the statements himself;
+/// `apply` says it better, before.
+fn refuse_claims(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
+    let (claimed, _) = (mapping.claimed.as_ref()?, mapping.sent.as_ref()?);
+    let seconds = outbox.stale_after.as_secs_f64();
+    let then = moment(claimed, &format!("(clock_timestamp() - make_interval(secs => {seconds}))"));
+    Some(format!(
+        "    if exists (select from {name} o where {waiting} and o.{claimed} > {then}) then
+        raise exception using errcode = '55000', message = {message}, hint = {hint};
+    end if;\n",
+        name = mapping.shape.name,
+        waiting = waiting(mapping, "o"),
+        claimed = claimed.ident,
+        message = literal(&format!(
+            "postrider: rows of {} were claimed by another poller within the last {seconds} s and are not sent",
+            mapping.shape.name
+        )),
+        hint = literal(&format!("Stop it, and try again {seconds} s later.")),
     ))
 }

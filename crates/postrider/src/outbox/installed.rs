@@ -10,6 +10,8 @@ pub(super) struct Found {
     pub(super) relation_name: String,
     pub(super) name: String,
     pub(super) always: bool,
+    /// For every row that is inserted, at the right moment, and its function with the rights it needs.
+    pub(super) whole: bool,
     /// Of a partition, made by the one of its table.
     pub(super) inherited: bool,
     pub(super) body: String,
@@ -24,6 +26,7 @@ pub(super) async fn triggers(connection: &mut PgConnection) -> Result<Vec<Found>
                 relation: row.try_get("relation")?,
                 relation_name: row.try_get("relation_name")?,
                 name: row.try_get("name")?,
+                whole: row.try_get("is_whole")?,
                 always: row.try_get("is_always")?,
                 inherited: row.try_get("is_inherited")?,
                 body: row.try_get("body")?,
@@ -45,10 +48,20 @@ pub(super) async fn functions(connection: &mut PgConnection) -> Result<Vec<Strin
     .await?)
 }
 
-/// What a function does, if it is there.
-pub(super) async fn body_of(connection: &mut PgConnection, function: &str) -> Result<Option<String>> {
-    Ok(sqlx::query_scalar("select prosrc from pg_proc where oid = to_regprocedure($1)")
-        .bind(function)
-        .fetch_optional(connection)
-        .await?)
+/// What a function does, if it is there, and whether it does so with the rights of its owner and nobody else's names. That is not somebody
+/// who may do anything, unless the table is his.
+pub(super) async fn body_of(
+    connection: &mut PgConnection,
+    function: &str,
+    table: i64,
+) -> Result<Option<(String, bool)>> {
+    Ok(sqlx::query_as(
+        "select p.prosrc, p.prosecdef and coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)
+                and (not o.rolsuper or exists (select from pg_class c where c.oid = $2::bigint::oid and c.relowner = p.proowner))
+         from pg_proc p join pg_roles o on o.oid = p.proowner where p.oid = to_regprocedure($1)",
+    )
+    .bind(function)
+    .bind(table)
+    .fetch_optional(connection)
+    .await?)
 }

@@ -18,6 +18,7 @@ pub(super) struct Lifecycle {
     outbox: String,
     settle: String,
     refused: String,
+    freed: String,
     cleanup: Option<String>,
 }
 
@@ -28,6 +29,7 @@ impl Lifecycle {
             outbox: mapping.shape.name.clone(),
             settle: settle(mapping),
             refused: refused(mapping),
+            freed: freed(mapping),
             cleanup: cleanup(mapping),
         })
     }
@@ -45,13 +47,7 @@ impl Lifecycle {
     /// Tells of refusals since the last time, and lets go of rows that nobody refuses any more.
     pub(super) async fn tell_refusals(&self, connection: &mut PgConnection) -> Result<()> {
         sqlx::query(AssertSqlSafe(self.refused.clone())).bind(&self.outbox).execute(&mut *connection).await?;
-        sqlx::query(
-            "update postrider.adopted a set attempts = null
-             where a.outbox = $1 and a.attempts is not null and not exists (select from postrider.parked p where p.id = a.event)",
-        )
-        .bind(&self.outbox)
-        .execute(connection)
-        .await?;
+        sqlx::query(AssertSqlSafe(self.freed.clone())).bind(&self.outbox).execute(connection).await?;
         Ok(())
     }
 
@@ -74,13 +70,14 @@ fn settle(mapping: &Mapping) -> String {
         format!(
             ",
 marked as (
-    update {name} o set {sent} = {now} from due d where o.{id} = d.source_id::{kind} and o.{sent} is null)",
+    update {name} o set {sent} = {now} from due d where o.{id} = d.source_id::{kind} and o.{sent} is null{born})",
             name = mapping.shape.name,
             sent = sent.ident,
             // Not when the statement began: while it waited for a lock, rows may have come and been sent that it sees all the same.
             now = moment(sent, "clock_timestamp()"),
             id = mapping.id.ident,
             kind = mapping.id.type_name,
+            born = mapping.is_born("d", "o"),
         )
     });
     format!("{}{marked}\nselect count(*) from due", include_str!("sql/due.sql"))
@@ -101,17 +98,39 @@ fn refused(mapping: &Mapping) -> String {
         format!(
             ",
 told as (
-    update {name} o set {sets} from refused r where o.{id} = r.source_id::{kind})",
+    update {name} o set {sets} from refused r where o.{id} = r.source_id::{kind}{born})",
             name = mapping.shape.name,
             sets = sets.join(", "),
             id = mapping.id.ident,
             kind = mapping.id.type_name,
+            born = mapping.is_born("r", "o"),
         )
     };
     format!(
         "{}{told}
-update postrider.adopted a set attempts = r.attempts from refused r where a.lane = r.lane and a.seq = r.seq and a.event = r.event",
+update postrider.all_adopted a set attempts = r.attempts from refused r where a.lane = r.lane and a.seq = r.seq and a.event = r.event",
         include_str!("sql/refused.sql")
+    )
+}
+
+/// Rows that nobody refuses any more. One that was never tried has only waited, which is no error of it: nothing is left of that.
+fn freed(mapping: &Mapping) -> String {
+    let forgotten = mapping.last_error.as_ref().map_or_else(String::new, |last_error| {
+        format!(
+            ",
+forgotten as (
+    update {name} o set {last_error} = null from freed f where f.attempts = 0 and o.{id} = f.source_id::{kind}{born})",
+            name = mapping.shape.name,
+            last_error = last_error.ident,
+            id = mapping.id.ident,
+            kind = mapping.id.type_name,
+            born = mapping.is_born("f", "o"),
+        )
+    });
+    format!(
+        "{}{forgotten}
+update postrider.all_adopted a set attempts = null from freed f where a.lane = f.lane and a.seq = f.seq and a.event = f.event",
+        include_str!("sql/freed.sql")
     )
 }
 

@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 
-use super::declaration::{Columns, Outbox};
+use super::declaration::{Columns, Mode, Outbox};
 use super::failure::{Error, Result};
 use crate::capture::{Column, Shape, Table};
 
@@ -35,7 +35,11 @@ const NUMBERS: [&str; 3] = ["integer", "bigint", "smallint"];
 impl Mapping {
     /// Looks at the table.
     pub(super) async fn of(connection: &mut PgConnection, outbox: &Outbox) -> Result<Self> {
-        let shape = Shape::of(connection, &Table::new(outbox.name.clone(), "outbox")).await?;
+        let mut shape = Shape::of(connection, &Table::new(outbox.name.clone(), "outbox")).await?;
+        for column in &mut shape.columns {
+            // Always quoted: PL/pgSQL reserves words that the server does not quote.
+            column.ident = format!("\"{}\"", column.name.replace('"', "\"\""));
+        }
         let preset = outbox.preset.map(super::Preset::columns).unwrap_or_default();
         let wanted = outbox.columns.or(preset);
         let find = Finder { outbox, shape: &shape, wanted: &wanted };
@@ -56,12 +60,15 @@ impl Mapping {
             others: Vec::new(),
             shape: shape.clone(),
         };
+        if outbox.mode == Mode::Poll && mapping.has_lifecycle() && !mapping.is_marked() {
+            return Err(Error::NoMark { table: outbox.name.clone(), shape: shape.name });
+        }
         let known: Vec<String> = mapping.known().map(|column| column.name.clone()).collect();
         let others = shape.columns.iter().filter(|column| !known.contains(&column.name)).cloned().collect();
         Ok(Self { others, ..mapping })
     }
 
-    fn known(&self) -> impl Iterator<Item = &Column> {
+    pub(super) fn known(&self) -> impl Iterator<Item = &Column> {
         let optional = [
             &self.entity,
             &self.key,
@@ -81,6 +88,23 @@ impl Mapping {
     /// Whether anything of the table is written after a row was taken.
     pub(super) fn has_lifecycle(&self) -> bool {
         self.sent.is_some() || self.attempts.is_some() || self.last_error.is_some()
+    }
+
+    /// Whether a row itself tells that it was taken: otherwise nobody knows.
+    pub(super) fn is_marked(&self) -> bool {
+        self.sent.is_some() || self.claimed.is_some()
+    }
+
+    /// Of the moment that a row has, so that one which comes under the id of another is known from it; of no setting of the session.
+    pub(super) fn born(&self, row: &str) -> Option<String> {
+        let created = self.created.as_ref()?;
+        let zone = if created.base_type == TIMES[0] { " at time zone 'UTC'" } else { "" };
+        Some(format!("coalesce(timestamp_hash_extended({row}.{}{zone}, 0), 0)", created.ident))
+    }
+
+    /// The condition that a note is of this row and not of an earlier one.
+    pub(super) fn is_born(&self, note: &str, row: &str) -> String {
+        self.born(row).map_or_else(String::new, |born| format!(" and coalesce({note}.born = {born}, true)"))
     }
 
     /// How the rows are sorted, oldest first.
@@ -179,8 +203,13 @@ impl Finder<'_> {
             column: column.name.clone(),
             found: column.type_name.clone(),
             remedy: format!(
-                "alter table {} alter column {ident} type {wanted} using {ident}::text::{wanted};",
-                self.shape.name
+                "alter table {} alter column {ident} type {wanted} using {};",
+                self.shape.name,
+                match (column.base_type.as_str(), wanted) {
+                    ("boolean", "timestamptz") => format!("case when {ident} then now() end"),
+                    ("bytea", _) => format!("convert_from({ident}, 'UTF8')::{wanted}"),
+                    _ => format!("{ident}::text::{wanted}"),
+                }
             ),
         })
     }

@@ -30,9 +30,11 @@ pub struct Misfits {
 
 /// Of every table, as the relays that keep them have found it.
 pub async fn misfits(connection: &mut PgConnection) -> Result<Vec<Misfits>> {
-    Ok(sqlx::query_as("select outbox, rows, source_id, reason, since from postrider.misfits order by outbox")
-        .fetch_all(connection)
-        .await?)
+    Ok(sqlx::query_as(
+        "select outbox, rows, source_id, reason, since from postrider.all_misfits order by outbox",
+    )
+    .fetch_all(connection)
+    .await?)
 }
 
 /// Looks for those of one table.
@@ -115,7 +117,7 @@ pub(super) fn body(outbox: &Outbox, mapping: &Mapping, found_by: &str) -> String
     let unfit = format!("not ({})", generate::fit(mapping, "o"));
     let which = match outbox.mode {
         Mode::Poll => format!("{} and {unfit}", generate::untaken(mapping)),
-        Mode::Trigger if mapping.has_lifecycle() => generate::waiting(mapping, "o"),
+        Mode::Trigger if mapping.is_marked() => generate::waiting(mapping, "o"),
         Mode::Trigger => unfit,
     };
     format!(
@@ -139,6 +141,7 @@ begin
     if found_rows = 0 then
         delete from postrider.misfits n where n.outbox = {table};
     end if;
+    set constraints all immediate;
     return found_rows;
 end
 ",

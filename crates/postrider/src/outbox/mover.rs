@@ -30,7 +30,7 @@ impl Mover {
                 "o.{} is null and o.{} is not null and {}",
                 sent.ident,
                 claimed.ident,
-                generate::not_adopted(mapping, "o")
+                generate::not_adopted(mapping, "o", generate::ALL_NOTES)
             );
             let age = moment(claimed, "(clock_timestamp() - make_interval(secs => $1))");
             let (name, claimed) = (&mapping.shape.name, &claimed.ident);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::PgConnection;
 
 use super::declaration::{Mode, Outbox};
 use super::failure::{Error, Result};
@@ -11,7 +11,7 @@ use super::generate::{self, APPEND, CLAIM};
 use super::inspect::{self, grants};
 use super::installed::{self, Found};
 use super::mapping::Mapping;
-use crate::capture::{self, Difference, Plan, State, dollar_quoted, on_partitions};
+use crate::capture::{self, Difference, Plan, Recorder, State, dollar_quoted, on_partitions};
 
 /// Compares the declarations with what is installed.
 pub async fn plan(connection: &mut PgConnection, outboxes: &[Outbox]) -> Result<Plan> {
@@ -44,10 +44,8 @@ pub(super) async fn compared(
     for found in found.iter().filter(|found| !found.inherited && !seen.contains_key(&found.relation)) {
         plan.tables.push(orphan(found));
     }
-    for function in installed::functions(connection).await? {
-        if !called.contains(&function) {
-            plan.tables.push(functions::orphan(&function));
-        }
+    if looks_inside {
+        plan.tables.extend(functions::orphans(connection, &called).await?);
     }
     Ok(plan)
 }
@@ -78,29 +76,50 @@ async fn adopted(
     } else {
         compare(&wanted, &ours, found)
     };
-    let waiting = if looks_inside { waiting(connection, mapping).await? } else { Waiting::default() };
+    // Where no row tells that it was taken, all that are there are, once.
+    let takes = mapping.is_marked() || !was_adopted(connection, mapping, &ours).await?;
+    let mut waiting = if looks_inside { waiting(connection, mapping).await? } else { Waiting::default() };
+    if !takes {
+        waiting.fit = 0;
+    }
+    let recorder = Recorder::of_outbox(&mapping.shape);
+    let rule = recorder.found(connection).await?;
+    let is_recorded = recorder.is(rule.as_ref());
     let mut statements = Vec::new();
+    if !is_recorded {
+        statements.push(recorder.make());
+    }
+    let take = functions::take(connection, outbox, mapping).await?;
     if state != State::Installed {
         statements.extend(replace(mapping, &wanted, &ours));
+        if takes && !wanted.is_empty() {
+            statements.extend(take);
+        }
     } else if waiting.is_owed(outbox, mapping) {
         // Mended since, or come while the trigger was off.
         state = State::Outdated;
         statements.push(lock(name));
-        statements.push(take(mapping));
+        statements.extend(take);
     }
     for (number, function) in functions.iter().enumerate() {
-        let differs = functions::compare(connection, function).await?;
+        let differs = functions::compare(connection, mapping, function).await?;
         if differs == State::Installed {
             continue;
         }
-        statements.extend(functions::create(connection, function).await?);
+        statements.extend(functions::create(connection, mapping, function).await?);
         if state == State::Installed {
             // Where nothing is on the table, the mover is all there is.
             state = if wanted.is_empty() && number == 0 { differs } else { State::Outdated };
         }
     }
     let granted = grants(connection, outbox, mapping).await?;
-    if state == State::Installed && !granted.is_empty() {
+    let revoked: Vec<String> = granted
+        .iter()
+        .filter_map(|granted| granted.strip_prefix("grant ").and_then(|what| what.rsplit_once(" to ")))
+        .filter(|(what, _)| !what.starts_with("usage") && !what.starts_with("execute"))
+        .map(|(what, role)| format!("revoke {what} from {role}"))
+        .collect();
+    if state == State::Installed && !(granted.is_empty() && is_recorded) {
         state = State::Outdated;
     }
     statements.extend(granted);
@@ -111,7 +130,14 @@ async fn adopted(
     reverse.extend(wanted.iter().map(|wanted| format!("drop function if exists {}()", wanted.function)));
     let called = functions.iter().filter(|function| function.body.is_some());
     reverse.extend(called.map(|function| format!("drop function if exists {}", function.signature)));
+    reverse.extend(revoked);
+    reverse.push(recorder.back(rule.as_ref()));
     let mut notes = notes(outbox, mapping, state, &waiting);
+    if !takes && matches!(state, State::Missing | State::Disabled) {
+        notes.push(
+            "nothing in a row tells that it was taken: rows that came while no trigger was on the table have to be inserted anew".to_owned(),
+        );
+    }
     if looks_inside {
         let complaints = inspect::of_table(connection, outbox, mapping).await?;
         notes.extend(
@@ -151,7 +177,7 @@ fn notes(outbox: &Outbox, mapping: &Mapping, state: State, waiting: &Waiting) ->
                 .to_owned(),
         );
     }
-    if !mapping.has_lifecycle() && outbox.mode == Mode::Poll {
+    if !mapping.is_marked() && outbox.mode == Mode::Poll {
         notes.push(
             "nothing in a row can tell that it was sent: rows are deleted as they are taken".to_owned(),
         );
@@ -176,8 +202,9 @@ async fn triggers(connection: &mut PgConnection, outbox: &Outbox, mapping: &Mapp
 }
 
 fn compare(wanted: &[Wanted], ours: &[&Found], found: &[Found]) -> State {
-    let is_same =
-        |wanted: &Wanted| ours.iter().any(|found| found.name == wanted.trigger && found.body == wanted.body);
+    let is_same = |wanted: &Wanted| {
+        ours.iter().any(|found| found.name == wanted.trigger && found.body == wanted.body && found.whole)
+    };
     // On a partition it can be switched off alone.
     let is_ours = |found: &&Found| ours.iter().any(|ours| ours.function == found.function);
     if ours.len() != wanted.len() || !wanted.iter().all(is_same) {
@@ -189,17 +216,28 @@ fn compare(wanted: &[Wanted], ours: &[&Found], found: &[Found]) -> State {
     }
 }
 
+/// Whether its rows were taken before. What remains of an adoption by polling are rows that were not.
+async fn was_adopted(connection: &mut PgConnection, mapping: &Mapping, ours: &[&Found]) -> Result<bool> {
+    let append = format!("{}()", functions::name(connection, mapping, "append").await?);
+    let (looker, mover) =
+        (functions::looker(connection, mapping).await?, functions::mover(connection, mapping).await?);
+    let is_there: (bool, bool, bool) = sqlx::query_as(
+        "select to_regprocedure($1) is not null, to_regprocedure($2) is not null, to_regprocedure($3) is not null",
+    )
+    .bind(append)
+    .bind(looker)
+    .bind(mover)
+    .fetch_one(connection)
+    .await?;
+    Ok(!ours.is_empty() || is_there.0 || is_there.1 && !is_there.2)
+}
+
 /// Also whoever has locked rows and not written yet: a poller in the middle of its batch.
 fn lock(name: &str) -> String {
     format!("lock table {name} in exclusive mode")
 }
 
-/// The rows that are there and not in the log.
-fn take(mapping: &Mapping) -> String {
-    generate::transfer(mapping, &generate::waiting(mapping, "o"), "all", "")
-}
-
-/// The triggers anew, and behind them, under the same lock, the rows that are there: nobody can write before, nothing is left out.
+/// The triggers anew. Behind them, under the same lock, come the rows that are there: nobody can write before, nothing is left out.
 fn replace(mapping: &Mapping, wanted: &[Wanted], ours: &[&Found]) -> Vec<String> {
     let name = &mapping.shape.name;
     let mut statements = Vec::new();
@@ -210,6 +248,8 @@ fn replace(mapping: &Mapping, wanted: &[Wanted], ours: &[&Found]) -> Vec<String>
             dollar_quoted(&wanted.body)
         ));
         statements.push(format!("revoke all on function {function}() from public"));
+        statements.push(format!("alter function {function}() owner to current_user"));
+        statements.push(functions::hand_over(&format!("{function}()"), name));
     }
     statements.push(lock(name));
     statements
@@ -226,9 +266,6 @@ fn replace(mapping: &Mapping, wanted: &[Wanted], ours: &[&Found]) -> Vec<String>
             let enable = format!("'alter table %s enable always trigger \"{trigger}\"', part");
             statements.push(on_partitions(name, &[enable]));
         }
-    }
-    if !wanted.is_empty() {
-        statements.push(take(mapping));
     }
     statements
 }
@@ -247,7 +284,7 @@ fn orphan(found: &Found) -> Difference {
 }
 
 /// Rows that are there, not sent and not in the log.
-#[derive(Debug, Default, sqlx::FromRow)]
+#[derive(Debug, Default)]
 struct Waiting {
     fit: i64,
     /// Those that cannot be events, and the id of one.
@@ -258,7 +295,7 @@ struct Waiting {
 impl Waiting {
     /// Whether there is anything to take that no trigger will: where nothing tells of a row that it was taken, nobody knows.
     fn is_owed(&self, outbox: &Outbox, mapping: &Mapping) -> bool {
-        outbox.mode == Mode::Trigger && mapping.has_lifecycle() && self.fit > 0
+        outbox.mode == Mode::Trigger && mapping.is_marked() && self.fit > 0
     }
 }
 
@@ -272,5 +309,8 @@ async fn waiting(connection: &mut PgConnection, mapping: &Mapping) -> Result<Wai
         name = mapping.shape.name,
         waiting = generate::waiting(mapping, "o"),
     );
-    Ok(sqlx::query_as(AssertSqlSafe(asked)).persistent(false).fetch_one(connection).await?)
+    let answer = capture::asked(connection, mapping.shape.oid, &asked).await?;
+    let count = |field: &str| answer[field].as_i64().unwrap_or_default();
+    let example = answer["example"].as_str().map(str::to_owned);
+    Ok(Waiting { fit: count("fit"), unfit: count("unfit"), example })
 }

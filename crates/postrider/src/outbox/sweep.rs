@@ -4,6 +4,8 @@ use sqlx::PgConnection;
 
 use super::declaration::Outbox;
 use super::failure::{Error, Result};
+use super::inspect;
+use super::mapping::Mapping;
 use super::plan::compared;
 use crate::capture::{Alarm, State};
 
@@ -21,6 +23,11 @@ pub async fn alarms(connection: &mut PgConnection, outboxes: &[Outbox]) -> Resul
             }
         };
         let Some(difference) = plan.tables.first() else { continue };
+        let mapping = Mapping::of(connection, outbox).await?;
+        for hidden in inspect::security(connection, &mapping).await? {
+            let reason = format!("{}: {}", hidden.problem, hidden.remedy);
+            alarms.push(Alarm { table: outbox.name.clone(), state: State::Outdated, reason });
+        }
         let reason = match difference.state {
             State::Installed | State::Orphaned => continue,
             State::Missing | State::Disabled => {

@@ -1,5 +1,6 @@
 //! Adopted outbox tables: rows become events, and the table's own columns go on telling the truth.
 
+mod again;
 mod bypass;
 mod inspection;
 mod misfits;
@@ -180,6 +181,12 @@ async fn apply_does_not_take_rows_from_a_poller_at_work() {
     let patient = Outbox { stale_after: Duration::from_mins(1), ..declared(Preset::Plane, Mode::Trigger) };
     let refused = outbox::apply(&mut connection, std::slice::from_ref(&patient), false).await.unwrap_err();
     assert!(refused.to_string().contains("1 rows were claimed by another poller"), "{refused}");
+    // Nor does whoever runs its statements by another tool.
+    let plan = outbox::plan(&mut connection, std::slice::from_ref(&patient)).await.unwrap();
+    let script = format!("begin; {}; commit", plan.tables[0].statements.join("; "));
+    let refused = sqlx::raw_sql(AssertSqlSafe(script)).execute(&mut connection).await.unwrap_err();
+    assert!(refused.to_string().contains("were claimed by another poller"), "{refused}");
+    execute(&mut connection, "rollback").await;
     assert_eq!(count(&mut connection, "select count(*) from postrider.events").await, 0);
     execute(&mut connection, "update outbox set claimed_at = now() - interval '2 minutes'").await;
     outbox::apply(&mut connection, &[patient], false).await.unwrap();
@@ -283,6 +290,48 @@ async fn a_refused_row_says_so_and_is_not_sent() {
     execute(&mut connection, "delete from postrider.keepers").await;
     keep(&mut keeper, &mut connection).await;
     assert_eq!(count(&mut connection, "select count(*) from outbox where published_at is null").await, 0);
+    reader.close().await.unwrap();
+}
+
+/// What only waited was never refused: once it is delivered it says nothing of that any more, and what was refused still says why.
+#[tokio::test]
+async fn a_row_that_has_waited_behind_another_does_not_say_so_when_it_is_sent() {
+    let (database, mut connection) = with_table(Preset::OutboxTopic).await;
+    let declared = declared(Preset::OutboxTopic, Mode::Trigger);
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    let mut reader = open(&database, reading("one")).await;
+    for n in 1..=2 {
+        insert(&mut connection, Preset::OutboxTopic, n, "k").await;
+    }
+    execute(
+        &mut connection,
+        "insert into postrider.parked (sink, id, lane, seq, type, payload, created_at, state, attempts, kind, reason)
+         select s.sink, e.id, e.lane, e.seq, e.type, e.payload, e.created_at,
+                case r when 1 then 'waiting' else 'behind' end, case r when 1 then 3 else 0 end, case r when 1 then 'rejected' end,
+                case r when 1 then 'no such topic' end
+         from (select *, row_number() over (order by seq) as r from postrider.events) e, postrider.sinks s",
+    )
+    .await;
+    read(&mut reader, 2).await;
+    let mut said = Vec::new();
+    for parked in [true, false] {
+        if !parked {
+            execute(&mut connection, "delete from postrider.parked").await;
+        }
+        // One that has just begun tells at once.
+        execute(&mut connection, "delete from postrider.keepers").await;
+        let mut keeper = keeper(&mut connection, &declared).await;
+        keep(&mut keeper, &mut connection).await;
+        let told: Vec<(bool, Option<String>)> =
+            sqlx::query_as("select published_at is not null, last_error from outbox order by id")
+                .fetch_all(&mut connection)
+                .await
+                .unwrap();
+        said.push(told);
+    }
+    let refused = Some("one: no such topic".to_owned());
+    let waited = Some("one: waits behind an earlier event of its key".to_owned());
+    assert_eq!(said, [[(false, refused.clone()), (false, waited)], [(true, refused), (true, None)]]);
     reader.close().await.unwrap();
 }
 

@@ -6,10 +6,10 @@ lanes as materialized (
     select c.lane, min(c.position) as position from cursors c group by c.lane
     having count(*) = (select count(*) from postrider.sinks)),
 due as materialized (
-    select a.lane, a.seq, a.event, a.source_id
+    select a.lane, a.seq, a.event, a.source_id, a.born
     from lanes l
     cross join lateral (
-        select a.lane, a.seq, a.event, a.source_id from postrider.adopted a
+        select a.lane, a.seq, a.event, a.source_id, a.born from postrider.all_adopted a
         where a.lane = l.lane and a.seq <= l.position and a.attempts is null and a.outbox = $1
         order by a.lane, a.seq limit $2) a
     where not exists (
@@ -21,4 +21,4 @@ due as materialized (
           and not coalesce(e.seq <= c.late_position and pg_visible_in_snapshot(e.xid, c.target), false))
       and not exists (select from postrider.parked p where p.id = a.event)),
 gone as (
-    delete from postrider.adopted a using due d where a.lane = d.lane and a.seq = d.seq and a.event = d.event)
+    delete from postrider.all_adopted a using due d where a.lane = d.lane and a.seq = d.seq and a.event = d.event)

@@ -70,8 +70,8 @@ async fn what_is_not_ready_for_it_is_refused_by_name() {
     let refused = Backfill::open(&mut connection, &silent, None).await;
     assert!(matches!(refused, Err(Error::NoSnapshot { .. })), "{refused:?}");
     let things = Table::new("public.things", "thing");
-    let (backfill, _) = Backfill::open(&mut connection, &things, Some("nonsense > 1")).await.unwrap();
-    let refused = backfill.page(&mut connection, 10).await.unwrap_err().to_string();
+    let refused =
+        Backfill::open(&mut connection, &things, Some("nonsense > 1")).await.unwrap_err().to_string();
     assert_eq!(refused, "the condition `nonsense > 1` is not taken: column \"nonsense\" does not exist");
 }
 
@@ -117,6 +117,98 @@ async fn a_snapshot_never_overtakes_a_change() {
     assert_eq!(of("1:b1"), [event("updated", 1000), event("snapshot", 1000), event("updated", 2000)]);
     assert_eq!(of("2:b2"), [event("deleted", 2)], "deleted softly before its turn");
     assert_eq!(of("3:b3"), [event("deleted", 3)]);
-    assert_eq!(of("1:zz"), [event("updated", 11)], "under its new key it was said already");
-    assert_eq!(found.iter().filter(|(r#type, ..)| r#type == "thing.snapshot").count(), 92);
+    assert_eq!(of("1:b11"), [], "under its old key it is no more");
+    assert_eq!(of("1:zz"), [event("updated", 11), event("snapshot", 11)]);
+    assert_eq!(found.iter().filter(|(r#type, ..)| r#type == "thing.snapshot").count(), 93);
+}
+
+/// The row that is waited for is looked at again when it is free.
+#[tokio::test]
+async fn a_row_that_is_deleted_softly_while_it_is_waited_for_has_no_snapshot() {
+    let (database, mut connection) = captured(TABLE, &[declared()]).await;
+    let mut writer = database.connect().await.unwrap();
+    execute(&mut writer, "begin; update things set gone = now() where b = 'b2'").await;
+    let walk = tokio::spawn(async move {
+        let (backfill, _) = Backfill::open(&mut connection, &declared(), None).await.unwrap();
+        all_pages(&mut connection, &backfill, 1000).await
+    });
+    until_blocked(&database).await;
+    execute(&mut writer, "commit").await;
+    assert_eq!(walk.await.unwrap(), 94);
+    let found = events(&mut writer).await;
+    let of_row: Vec<&str> =
+        found.iter().filter(|(_, key, ..)| key == "2:b2").map(|(r#type, ..)| r#type.as_str()).collect();
+    assert_eq!(of_row, ["thing.deleted"]);
+}
+
+/// Somebody locks rows in another order: it is not he who is told of a deadlock, and the walk goes on behind him.
+#[tokio::test]
+async fn a_writer_that_locks_in_another_order_is_never_the_victim() {
+    let (database, mut connection) = captured(TABLE, &[declared()]).await;
+    let mut writer = database.connect().await.unwrap();
+    // It finds out at once, where it would be found out at all.
+    execute(&mut writer, "set deadlock_timeout = '1ms'; begin; update things set n = 1000 where b = 'b8'")
+        .await;
+    let walk = tokio::spawn(async move {
+        let (backfill, _) = Backfill::open(&mut connection, &declared(), None).await.unwrap();
+        all_pages(&mut connection, &backfill, 1000).await
+    });
+    until_blocked(&database).await;
+    for earlier in ["b7", "b6", "b5", "b4", "b3", "b2", "b1"] {
+        execute(&mut writer, &format!("update things set n = 1000 where b = '{earlier}'")).await;
+    }
+    execute(&mut writer, "commit").await;
+    walk.await.unwrap();
+    let found = events(&mut writer).await;
+    assert_eq!(found.iter().filter(|(r#type, ..)| r#type == "thing.snapshot").count(), 95);
+}
+
+/// The operators of a key's type may be where no search path looks; those of another type would take their place.
+#[tokio::test]
+async fn a_key_is_walked_along_in_the_order_of_its_own_type() {
+    for key in ["(k)", "(k, n)", "(n, k)", "(k) include (o)"] {
+        let things = Table::new("public.things", "thing");
+        let (_database, mut connection) = captured(
+            &format!(
+                "create schema ext; create extension citext schema ext; create domain ext.name as ext.citext;
+                 create table public.things (o int, k ext.name, n int, primary key {key});
+                 insert into things (k, n) select case when g <= 10 then 'a' else 'B' end || lpad(g::text, 3, '0'), g % 4 from generate_series(1, 30) g"
+            ),
+            std::slice::from_ref(&things),
+        )
+        .await;
+        let (backfill, _) = Backfill::open(&mut connection, &things, None).await.unwrap();
+        assert_eq!(all_pages(&mut connection, &backfill, 7).await, 30, "{key}");
+        let mut keys: Vec<String> = events(&mut connection).await.into_iter().map(|event| event.1).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 30, "{key}");
+    }
+}
+
+/// What closes a bracket that it has not opened would change what a page is.
+#[tokio::test]
+async fn a_condition_is_one_expression() {
+    let things = Table::new("public.things", "thing");
+    let (_database, mut connection) = captured(
+        "create table public.things (a int primary key, \"odd)\" text); insert into things select i, ')' from generate_series(1, 20) i",
+        std::slice::from_ref(&things),
+    )
+    .await;
+    for condition in [
+        "a < 10) or (true",
+        "a < 10 then 1 end, case when true",
+        "true; select 1",
+        "a",
+        "a < 10 /*",
+        "a < 10 --)",
+        "a < 10) --",
+    ] {
+        let refused = Backfill::open(&mut connection, &things, Some(condition)).await;
+        let is_fine = condition == "a < 10 --)";
+        assert_eq!(matches!(refused, Err(Error::Condition { .. })), !is_fine, "{condition}: {refused:?}");
+    }
+    let condition = "\"odd)\" = ')' and (a < 3 or a in (4, 5)) -- )";
+    let (backfill, _) = Backfill::open(&mut connection, &things, Some(condition)).await.unwrap();
+    assert_eq!(all_pages(&mut connection, &backfill, 2).await, 4);
 }

@@ -135,7 +135,7 @@ async fn fault_54_a_trigger_that_is_switched_off_is_found_out() {
         }
         execute(&mut connection, "drop trigger \"00_postrider\" on orders").await;
         let plan = capture::plan(&mut connection, &[orders()]).await.unwrap();
-        assert_eq!(plan.tables[0].state, State::Outdated, "{version}");
+        assert_eq!(plan.tables[0].state, State::Missing, "{version}");
     }
 }
 

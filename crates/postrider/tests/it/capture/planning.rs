@@ -89,3 +89,40 @@ async fn a_row_is_recorded_whole_whatever_its_size() {
     let Value::String(note) = &found[0].2["note"] else { panic!("no text") };
     assert_eq!(i64::try_from(note.len()).unwrap(), limit + 1);
 }
+
+/// As when each instance of a deployment runs it.
+#[tokio::test]
+async fn those_who_apply_at_once_wait_for_each_other() {
+    let (database, mut connection) =
+        captured("create table public.orders (id int primary key)", &[orders()]).await;
+    let mut others = [database.connect().await.unwrap(), database.connect().await.unwrap()];
+    let [second, third] = &mut others;
+    for round in 0..8 {
+        let tables = [Table { tenant: Some(format!("'{round}'")), ..orders() }];
+        let done = tokio::join!(
+            capture::apply(&mut connection, &tables, false),
+            capture::apply(second, &tables, false),
+            capture::apply(third, &tables, false)
+        );
+        let plans = [done.0.unwrap(), done.1.unwrap(), done.2.unwrap()];
+        assert_eq!(plans.iter().filter(|plan| !plan.is_done()).count(), 1, "one had something to do");
+    }
+}
+
+/// JSON would have the field twice.
+#[tokio::test]
+async fn an_extra_field_is_not_called_as_a_column_is() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(&mut connection, "create table public.orders (id int primary key, note text)").await;
+    let extra = Table { extra: [("note".to_owned(), "upper(note)".to_owned())].into(), ..orders() };
+    let refused = capture::plan(&mut connection, std::slice::from_ref(&extra)).await.unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "tables.public.orders.extra.note: the row has a column of that name; call the field otherwise, or leave the column out with `omit`"
+    );
+    let instead = Table { omit: vec!["note".to_owned()], ..extra };
+    capture::apply(&mut connection, &[instead], false).await.unwrap();
+    execute(&mut connection, "insert into orders values (1, 'a')").await;
+    assert_eq!(events(&mut connection).await[0].2, serde_json::json!({"id": 1, "note": "A"}));
+}

@@ -61,6 +61,23 @@ async fn columns_may_be_called_as_the_trigger_calls_its_own() {
     assert_eq!((&found[1].2, &found[2].2), (&last, &last));
 }
 
+/// A row called `new` stands in the way of the one that the trigger is called for, where fields of that are asked for.
+#[tokio::test]
+async fn a_column_called_new_may_have_fields_that_are_called_as_other_columns() {
+    let declared = Table { tenant: Some("(new).n::text".to_owned()), ..Table::new("public.odd", "odd") };
+    let (_database, mut connection) = captured(
+        "create type public.pair as (id int, n int); create table public.odd (id int primary key, n int, new public.pair)",
+        &[declared],
+    )
+    .await;
+    execute(&mut connection, "insert into odd values (1, 2, (3, 4))").await;
+    let tenant: String =
+        sqlx::query_scalar("select tenant from postrider.events").fetch_one(&mut connection).await.unwrap();
+    let found = events(&mut connection).await;
+    assert_eq!((found[0].1.as_str(), tenant.as_str()), ("1", "4"));
+    assert_eq!(found[0].2, json!({"id": 1, "n": 2, "new": {"id": 3, "n": 4}}));
+}
+
 #[tokio::test]
 async fn a_column_that_comes_to_a_table_of_which_nothing_is_in_the_payload() {
     let declared = Table { omit: vec!["id".to_owned()], ..Table::new("public.bare", "bare") };

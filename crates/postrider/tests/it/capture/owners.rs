@@ -1,0 +1,221 @@
+//! Whose rights a trigger has: those of the table's owner, whoever installed it.
+
+use postrider::capture::{self, Backfill, Error, OnFailure, Parent, Table};
+use postrider::declared;
+use postrider_testkit::{Database, Version};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+
+use super::{execute, types};
+use crate::support::{database, database_of};
+
+/// A role that owns a schema of its own.
+pub(super) async fn owner(database: &Database, admin: &mut PgConnection) -> (String, PgConnection) {
+    let owner = format!("{}_own", database.name());
+    execute(admin, &format!("create role \"{owner}\" login; create schema app authorization \"{owner}\""))
+        .await;
+    let connection = PgConnection::connect(&database.url_as(&owner)).await.unwrap();
+    (owner, connection)
+}
+
+pub(super) async fn drop_role(admin: &mut PgConnection, connection: PgConnection, role: &str) {
+    connection.close().await.unwrap();
+    execute(admin, &format!("drop owned by \"{role}\" cascade; drop role \"{role}\"")).await;
+}
+
+pub(super) async fn is_super(admin: &mut PgConnection, role: &str) -> bool {
+    sqlx::query_scalar("select rolsuper from pg_roles where rolname = $1")
+        .bind(role)
+        .fetch_one(admin)
+        .await
+        .unwrap()
+}
+
+/// A cast of a type of his own would otherwise be called with the rights of whoever ran apply.
+#[tokio::test]
+async fn an_owner_gets_no_rights_by_what_a_superuser_installed() {
+    for version in [Version::V14, Version::V18] {
+        for on_failure in [OnFailure::Refuse, OnFailure::Record] {
+            let database = database_of(version).await;
+            let mut admin = database.connect().await.unwrap();
+            let (role, mut owner) = owner(&database, &mut admin).await;
+            execute(&mut owner, "create table app.orders (id int primary key)").await;
+            let table = Table { on_failure, ..Table::new("app.orders", "order") };
+            capture::apply(&mut admin, std::slice::from_ref(&table), false).await.unwrap();
+            assert!(capture::plan(&mut admin, std::slice::from_ref(&table)).await.unwrap().is_done());
+            execute(&mut owner, "insert into app.orders values (1)").await;
+            assert_eq!(types(&mut admin).await, ["order.created"], "{version}");
+            // What is kept, and what waits behind it, is kept where he has no right to write or to look.
+            execute(
+                &mut owner,
+                "alter table app.orders rename id to number; insert into app.orders values (4);
+                 alter table app.orders rename number to id; insert into app.orders values (5); truncate app.orders",
+            )
+            .await;
+            assert_eq!(types(&mut admin).await, [""; 0], "{version}");
+            assert_eq!(capture::recapture(&mut admin, &table).await.unwrap().writes, 3, "{version}");
+            assert_eq!(
+                types(&mut admin).await,
+                ["order.created", "order.created", "order.truncated"],
+                "{version}"
+            );
+
+            let evil = format!(
+                "create type app.mood as enum ('fine');
+                 create function app.evil(app.mood) returns json language plpgsql as $$ begin
+                     execute 'alter role \"{role}\" superuser'; return '1'; end $$;
+                 create cast (app.mood as json) with function app.evil(app.mood);
+                 alter table app.orders add column mood app.mood"
+            );
+            execute(&mut owner, &evil).await;
+            // With a trigger that does not know the column yet, and with one that does.
+            let _ = sqlx::raw_sql("insert into app.orders values (2, 'fine')").execute(&mut owner).await;
+            execute(&mut admin, "delete from postrider.capture_failures").await;
+            capture::apply(&mut admin, std::slice::from_ref(&table), false).await.unwrap();
+            let _ = sqlx::raw_sql("insert into app.orders values (3, 'fine')").execute(&mut owner).await;
+            let became = is_super(&mut admin, &role).await;
+            assert!(!became, "{version}, {on_failure:?}: the owner of a table has become a superuser");
+            drop_role(&mut admin, owner, &role).await;
+        }
+    }
+}
+
+/// What is immutable is called already when an expression is planned.
+#[tokio::test]
+async fn an_owner_gets_no_rights_by_what_a_superuser_plans() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let (role, mut owner) = owner(&database, &mut admin).await;
+    let evil = format!(
+        "create type app.mood as enum ('fine');
+         create function app.strikes() returns json language plpgsql as $$ begin
+             execute 'alter role \"{role}\" superuser'; return '1'; end $$;
+         create function app.evil(app.mood) returns json immutable language plpgsql as 'begin return app.strikes(); end';
+         create cast (app.mood as json) with function app.evil(app.mood);
+         create table app.orders (id int primary key, mood app.mood)"
+    );
+    execute(&mut owner, &evil).await;
+    let table = Table { tenant: Some("mood::json ->> 'x'".to_owned()), ..Table::new("app.orders", "order") };
+    let applied = capture::apply(&mut admin, &[table], false).await;
+    assert!(!is_super(&mut admin, &role).await, "the owner of a table has become a superuser");
+    assert!(matches!(applied, Err(Error::Expression { .. })), "{applied:?}");
+    drop_role(&mut admin, owner, &role).await;
+}
+
+/// Rows that are read again are read with his rights too.
+#[tokio::test]
+async fn an_owner_gets_no_rights_by_what_a_superuser_records_later() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let (role, mut owner) = owner(&database, &mut admin).await;
+    // It does no harm to himself.
+    let evil = format!(
+        "create function app.strikes(int) returns boolean language plpgsql as $$ begin
+             if current_user <> '{role}' then execute 'alter role \"{role}\" superuser'; end if; return true; end $$;
+         create domain app.number as int check (app.strikes(value));
+         create type app.mood as enum ('fine');
+         create function app.evil(app.mood) returns json language plpgsql as $$ begin perform app.strikes(1); return '\"fine\"'; end $$;
+         create cast (app.mood as json) with function app.evil(app.mood);
+         create table app.orders (id int primary key, mood app.mood, number app.number, note text)"
+    );
+    execute(&mut owner, &evil).await;
+    let table = Table::new("app.orders", "order");
+    capture::apply(&mut admin, std::slice::from_ref(&table), false).await.unwrap();
+    execute(
+        &mut owner,
+        "alter table app.orders rename note to remark; insert into app.orders values (1, 'fine', 1);
+         alter table app.orders rename remark to note; insert into app.orders values (2, 'fine', 2)",
+    )
+    .await;
+    let done = capture::recapture(&mut admin, &table).await.unwrap();
+    assert_eq!((done.writes, done.refused), (2, None));
+    assert!(!is_super(&mut admin, &role).await, "by recapture");
+    let (backfill, _) = Backfill::open(&mut admin, &table, None).await.unwrap();
+    assert_eq!(backfill.page(&mut admin, 10).await.unwrap().emitted, 2);
+    assert!(!is_super(&mut admin, &role).await, "by backfill");
+    assert_eq!(types(&mut admin).await.len(), 4);
+    drop_role(&mut admin, owner, &role).await;
+}
+
+/// What `allow_capture` gives is enough for everything, and no more than that is needed.
+#[tokio::test]
+async fn an_owner_who_is_allowed_to_installs_for_himself() {
+    for version in [Version::V14, Version::V18] {
+        let database = database_of(version).await;
+        let mut admin = database.connect().await.unwrap();
+        let (role, mut owner) = owner(&database, &mut admin).await;
+        execute(
+            &mut owner,
+            "create table app.parents (id int primary key, kind text);
+             create table app.orders (id int primary key, parent_id int references app.parents on delete cascade, note text);
+             create table app.logs (id int primary key) partition by range (id);
+             create table app.logs_1 partition of app.logs for values from (0) to (10)",
+        )
+        .await;
+        let tables = [
+            Table::new("app.parents", "parent"),
+            Table {
+                r#type: Some("parent.kind".to_owned()),
+                parent: Some(Parent {
+                    table: "app.parents".to_owned(),
+                    column: "id".to_owned(),
+                    on: "parent_id".to_owned(),
+                }),
+                ..Table::new("app.orders", "order")
+            },
+            Table::new("app.logs", "log"),
+        ];
+        execute(&mut admin, &format!("select postrider.allow_capture('{role}')")).await;
+        declared::apply(&mut owner, &tables, &[], false).await.unwrap();
+        let again = declared::plan(&mut owner, &tables, &[]).await.unwrap();
+        assert!(again.is_done(), "{version}: {again:?}");
+        execute(
+            &mut owner,
+            "insert into app.parents values (1, 'a'); insert into app.orders values (1, 1); delete from app.parents;
+             truncate app.logs_1; truncate app.logs; insert into app.logs values (1)",
+        )
+        .await;
+        assert_eq!(
+            types(&mut admin).await,
+            [
+                "parent.created",
+                "a.created",
+                "parent.deleted",
+                "a.deleted",
+                "log.partition.truncated",
+                "log.truncated",
+                "log.created"
+            ],
+            "{version}"
+        );
+        execute(
+            &mut owner,
+            "alter table app.orders rename note to remark; insert into app.orders values (2)",
+        )
+        .await;
+        assert_eq!(types(&mut admin).await, [""; 0]);
+        for denied in ["select * from postrider.events", "insert into postrider.events (type) values ('x')"] {
+            let refused = sqlx::raw_sql(AssertSqlSafe(denied)).execute(&mut owner).await.unwrap_err();
+            assert!(refused.to_string().contains("permission denied"), "{refused}");
+        }
+        execute(&mut owner, "update app.orders set remark = 'x'").await;
+        let kept: i64 = sqlx::query_scalar("select count(*) from postrider.capture_failures")
+            .fetch_one(&mut owner)
+            .await
+            .unwrap();
+        assert_eq!(kept, 2);
+        drop_role(&mut admin, owner, &role).await;
+    }
+}
+
+/// Without it the error names the statement.
+#[tokio::test]
+async fn an_owner_who_is_not_allowed_to_is_told_what_it_takes() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let (role, mut owner) = owner(&database, &mut admin).await;
+    execute(&mut owner, "create table app.orders (id int primary key)").await;
+    let refused = capture::apply(&mut owner, &[Table::new("app.orders", "order")], false).await.unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains(&format!("select postrider.allow_capture('{role}')")), "{said}");
+    drop_role(&mut admin, owner, &role).await;
+}
