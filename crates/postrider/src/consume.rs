@@ -4,11 +4,16 @@
 //! broker, [`inbox::first_time`](crate::inbox::first_time) says in the transaction of the effect whether a message was had before.
 
 mod backoff;
+pub(crate) mod blame;
+mod caution;
+mod ear;
 mod message;
 mod outcome;
+pub(crate) mod patience;
 mod process;
 mod subscription;
 mod tx;
+pub(crate) mod words;
 mod worker;
 
 pub use backoff::Backoff;

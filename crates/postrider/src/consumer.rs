@@ -35,6 +35,7 @@ mod decode;
 mod desk;
 mod event;
 mod handle;
+mod house;
 mod run;
 mod source;
 mod telemetry;
@@ -42,6 +43,7 @@ mod telemetry;
 pub use event::Event;
 pub use source::{Deliveries, Delivery, Grave, Link, Message, Opened, Source, Terms, Trouble};
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +51,7 @@ use serde::de::DeserializeOwned;
 use sqlx::PgPool;
 use tokio::sync::Semaphore;
 
+use crate::consume::patience::Patience;
 use crate::consume::{Backoff, BoxError, Outcome, Tx};
 use crate::{log, schema};
 use run::Loop;
@@ -163,9 +166,29 @@ impl<S: Source> Consumer<S> {
         T: DeserializeOwned,
         E: Into<BoxError>,
     {
-        schema::check_version(&mut *self.shared.pool.acquire().await?).await?;
+        let mut stop = pin!(stop);
+        tokio::select! {
+            begun = self.begin() => begun?,
+            () = &mut stop => return Ok(()),
+        }
         let room = Arc::new(Semaphore::new(self.prefetch as usize));
         let terms = Terms { consumer: self.shared.consumer.clone(), prefetch: self.prefetch, room };
-        Loop::new(&self.shared, &self.source, &terms).run(stop, &handler).await
+        let running = Loop::new(&self.shared, &self.source, &terms).run(stop, &handler);
+        tokio::select! {
+            ended = running => ended,
+            never = house::keep(&self.shared) => match never {},
+        }
+    }
+
+    async fn begin(&self) -> log::error::Result<()> {
+        let mut patience = Patience::new();
+        while let Err(error) = self.check().await {
+            patience.wait(&self.shared.consumer, error).await?;
+        }
+        Ok(())
+    }
+
+    async fn check(&self) -> log::error::Result<()> {
+        schema::check_version(&mut *self.shared.pool.acquire().await?).await
     }
 }

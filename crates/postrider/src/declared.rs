@@ -62,7 +62,12 @@ pub async fn apply(
                     outbox::Error::Database(error) | outbox::Error::Table(capture::Error::Database(error)),
                 ),
             ) if patience.is_left(error).await => {}
-            _ => return done,
+            _ => {
+                if done.is_ok() {
+                    capture::settle_failures(connection).await;
+                }
+                return done;
+            }
         }
     }
 }
@@ -76,6 +81,7 @@ async fn attempted(
     let database = |error: sqlx::Error| Error::Table(error.into());
     let mut transaction =
         connection.begin_with("begin isolation level read committed").await.map_err(database)?;
+    Patience::take_turn(&mut transaction).await.map_err(database)?;
     // First the rows that wait in outbox tables: that may take long, and whoever writes a captured table need not wait for it.
     let adopted = outbox::apply_within(&mut transaction, outboxes, remove_orphans).await?;
     let captured = capture::apply_within(&mut transaction, tables, remove_orphans).await?;

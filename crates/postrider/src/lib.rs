@@ -24,6 +24,9 @@
 //! | `rabbitmq`, `kafka`, `nats`, `redis` | handling events of that broker exactly once: consumers |
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "amqp")]
+#[doc(hidden)]
+pub mod amqp;
 #[cfg(feature = "log")]
 pub mod capture;
 #[cfg(feature = "consume")]

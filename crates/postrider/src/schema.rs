@@ -17,16 +17,21 @@ const KEEP: &str = include_str!("../migrations/keep.sql");
 const ROLES: &str = include_str!("../migrations/roles.sql");
 const GRANTS: &str = include_str!("../migrations/grants.sql");
 const CURSORS: &str = include_str!("../migrations/0003_views.sql");
+const CAPTURE: &str = include_str!("../migrations/0006_capture.sql");
+const OUTBOX: &str = include_str!("../migrations/0006_outbox.sql");
 const MIGRATIONS: &[(i32, &str)] = &[
     (1, include_str!("../migrations/0001_log.sql")),
     (2, include_str!("../migrations/0002_emit.sql")),
     (3, CURSORS),
     (4, include_str!("../migrations/0004_parking.sql")),
     (5, include_str!("../migrations/0005_views.sql")),
-    (6, include_str!("../migrations/0006_capture.sql")),
-    (6, include_str!("../migrations/0006_outbox.sql")),
+    (6, CAPTURE),
+    (6, OUTBOX),
     // Again, where it was installed before: it was slow with many lanes.
     (7, CURSORS),
+    // Again: what is kept knows its key, and a row its moment.
+    (7, CAPTURE),
+    (7, OUTBOX),
     (7, include_str!("../migrations/0007_inbox.sql")),
     (7, include_str!("../migrations/0007_consume.sql")),
     (7, include_str!("../migrations/0007_batches.sql")),
@@ -38,6 +43,9 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (7, include_str!("../migrations/0007_jobs_views.sql")),
     (7, include_str!("../migrations/0007_jobs_cron.sql")),
     (7, include_str!("../migrations/0007_attempts.sql")),
+    (7, include_str!("../migrations/0007_where.sql")),
+    (7, include_str!("../migrations/0007_capture_owners.sql")),
+    (7, include_str!("../migrations/0007_capture_rights.sql")),
 ];
 /// A function and not a row: it survives a schema-only dump, as does everything else that emitting needs.
 const VERSION: &str = "create or replace function postrider.schema_version() returns integer language sql immutable parallel safe as 'select 7'";

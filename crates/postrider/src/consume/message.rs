@@ -27,7 +27,7 @@ pub struct Message {
     pub headers: Option<String>,
     /// Start of the writing transaction.
     pub created_at: OffsetDateTime,
-    /// How often it has failed before.
+    /// How often it has failed before, or ended the process.
     pub attempts: u32,
 }
 

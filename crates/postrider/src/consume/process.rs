@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::words::caught;
 use super::{BoxError, Message, Outcome, Tx};
 
 /// An event that is given up.
@@ -37,13 +38,14 @@ where
         let mut dead = Vec::new();
         for (at, message) in messages.iter().enumerate() {
             let failed = |pause, why| Failure { at, is_known: true, pause, why };
-            match (self.0)(transaction, message).await {
-                Ok(Outcome::Done) => {}
-                Ok(Outcome::Dead(reason)) => dead.push((message.id, reason)),
-                Ok(Outcome::Retry(pause)) => {
+            match caught((self.0)(transaction, message)).await {
+                Ok(Ok(Outcome::Done)) => {}
+                Ok(Ok(Outcome::Dead(reason))) => dead.push((message.id, reason)),
+                Ok(Ok(Outcome::Retry(pause))) => {
                     return Err(failed(Some(pause), "the handler asked for another attempt".into()));
                 }
-                Err(error) => return Err(failed(None, error.into())),
+                Ok(Err(error)) => return Err(failed(None, error.into())),
+                Err(panic) => return Err(failed(None, panic.into())),
             }
         }
         Ok(dead)
@@ -60,15 +62,16 @@ where
 {
     async fn process(&self, transaction: &mut Tx, messages: &[Message]) -> Result<Vec<Dead>, Failure> {
         let failed = |pause, why| Failure { at: 0, is_known: messages.len() == 1, pause, why };
-        match ((self.0)(transaction, messages).await, messages) {
-            (Ok(Outcome::Done), _) => Ok(Vec::new()),
-            (Ok(Outcome::Dead(reason)), [only]) => Ok(vec![(only.id, reason)]),
+        match (caught((self.0)(transaction, messages)).await, messages) {
+            (Ok(Ok(Outcome::Done)), _) => Ok(Vec::new()),
+            (Ok(Ok(Outcome::Dead(reason))), [only]) => Ok(vec![(only.id, reason)]),
             // Which of them it means shows when they come one by one.
-            (Ok(Outcome::Dead(reason)), _) => Err(failed(None, reason.into())),
-            (Ok(Outcome::Retry(pause)), _) => {
+            (Ok(Ok(Outcome::Dead(reason))), _) => Err(failed(None, reason.into())),
+            (Ok(Ok(Outcome::Retry(pause))), _) => {
                 Err(failed(Some(pause), "the handler asked for another attempt".into()))
             }
-            (Err(error), _) => Err(failed(None, error.into())),
+            (Ok(Err(error)), _) => Err(failed(None, error.into())),
+            (Err(panic), _) => Err(failed(None, panic.into())),
         }
     }
 }

@@ -6,13 +6,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sqlx::PgPool;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
+use super::caution::Caution;
+use super::ear::Ear;
+use super::patience::Patience;
 use super::process::{EachEvent, Process, WholeBatch};
 use super::worker::Worker;
 use super::{Backoff, BoxError, Message, Outcome, Tx};
 use crate::log::error::Result;
-use crate::log::{Retention, Start};
+use crate::log::{Hint, Retention, Start};
 use crate::schema;
 
 /// What was committed: for those who count.
@@ -58,6 +61,7 @@ pub struct Subscription {
     pub(super) batch: u32,
     pub(super) lease: Duration,
     pub(super) idle: (Duration, Duration),
+    pub(super) hint: Hint,
     pub(super) retry: Backoff,
     pub(super) retention: Retention,
     pub(super) observe: Box<dyn Fn(Committed) + Send + Sync>,
@@ -65,7 +69,8 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// A consumer with this name. Handlers work in transactions of this pool, which needs a connection for each worker.
+    /// A consumer with this name. Handlers work in transactions of this pool, which needs a connection for each worker. Two more are opened
+    /// beside it: one listens, one notes what is begun with.
     pub fn new(pool: PgPool, consumer: impl Into<String>) -> Self {
         Self {
             pool,
@@ -73,7 +78,8 @@ impl Subscription {
             start: Start::default(),
             batch: 100,
             lease: Duration::from_secs(30),
-            idle: (Duration::from_millis(5), Duration::from_millis(250)),
+            idle: (Duration::from_millis(5), Duration::from_secs(2)),
+            hint: Hint::default(),
             retry: Backoff::default(),
             retention: Retention::default(),
             observe: Box::new(|_| {}),
@@ -106,9 +112,16 @@ impl Subscription {
         self
     }
 
-    /// The first and the longest pause when there is nothing to do.
+    /// The first and the longest pause when there is nothing to do. A producer's commit ends it, so it may be long; where nobody can be woken
+    /// (see [`hint`](Self::hint)) no pause is longer than 250 ms.
     pub fn idle(mut self, first: Duration, longest: Duration) -> Self {
         self.idle = (first, longest);
+        self
+    }
+
+    /// Whether producers are asked to wake it, on a connection of its own that listens.
+    pub fn hint(mut self, hint: Hint) -> Self {
+        self.hint = hint;
         self
     }
 
@@ -150,19 +163,33 @@ impl Subscription {
         self.run_with(stop, WholeBatch(handler)).await
     }
 
+    async fn begin(&self) -> Result<()> {
+        let mut patience = Patience::new();
+        while let Err(error) = self.subscribe().await {
+            patience.wait(&self.consumer, error).await?;
+        }
+        Ok(())
+    }
+
     async fn run_with(self, stop: impl Future<Output = ()>, process: impl Process) -> Result<()> {
-        schema::check_version(&mut *self.pool.acquire().await?).await?;
-        self.subscribe().await?;
+        let mut stop = Box::pin(stop);
+        tokio::select! {
+            begun = self.begin() => begun?,
+            () = &mut stop => return Ok(()),
+        }
         let (stopping, stopped) = watch::channel(false);
+        let ear = Ear::new(self.pool.clone(), self.consumer.clone(), self.hint, self.idle);
+        let caution = Caution::new(self.consumer.clone(), self.pool.connect_options());
+        let (caution, ear) = (Arc::new(caution), Arc::new(Mutex::new(ear)));
         let (this, process) = (Arc::new(self), Arc::new(process));
         // One type for all, not `dyn`: then the whole can be spawned wherever the handler can.
         let mut workers: Vec<_> = (0..this.workers)
             .map(|number| {
                 let (this, process) = (Arc::clone(&this), Arc::clone(&process));
-                Box::pin(Worker::new(this, process, stopped.clone(), number == 0).run())
+                let together = (Arc::clone(&caution), Arc::clone(&ear));
+                Box::pin(Worker::new(this, process, together, stopped.clone(), number == 0).run())
             })
             .collect();
-        let mut stop = Box::pin(stop);
         let mut is_stopping = false;
         let mut first_error = Ok(());
         // Everything is moved into it: a future that borrows from its surroundings could not be spawned.
@@ -192,6 +219,7 @@ impl Subscription {
     }
 
     async fn subscribe(&self) -> Result<()> {
+        schema::check_version(&mut *self.pool.acquire().await?).await?;
         let start = match self.start {
             Start::Now => "now".to_owned(),
             Start::Earliest => "earliest".to_owned(),

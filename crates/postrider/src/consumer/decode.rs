@@ -22,11 +22,22 @@ pub(super) enum Undecodable {
     NoId,
     #[error("nothing says what type of event it is")]
     NoType,
+    #[error("no inbox takes its id, which is longer than {LONGEST_ID} bytes or has a zero character")]
+    BadId,
 }
+
+/// The inbox's limit.
+const LONGEST_ID: usize = 1024;
 
 /// CloudEvents, structured and binary, the flat message with `event_id` and `event_type`, Debezium's outbox router, and a payload alone
 /// beside which the broker keeps id and type.
 pub(super) fn decode(message: &Message) -> Result<Event, Undecodable> {
+    let event = made_out(message)?;
+    let is_kept = event.id.len() <= LONGEST_ID && !event.id.contains('\0');
+    is_kept.then_some(event).ok_or(Undecodable::BadId)
+}
+
+fn made_out(message: &Message) -> Result<Event, Undecodable> {
     if message.content_type.as_deref().is_some_and(|kind| kind.starts_with("application/cloudevents+json")) {
         return structured(message);
     }

@@ -1,10 +1,8 @@
 //! One message: inbox, effect, commit, acknowledgement, in that order.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
 use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
@@ -12,6 +10,8 @@ use super::event::Event;
 use super::source::{Delivery, Grave, Link, Trouble};
 use super::telemetry::End;
 use super::{Shared, attempts};
+use crate::consume::blame::is_of_the_effect;
+use crate::consume::words::{caught, in_words};
 use crate::consume::{BoxError, Outcome, Tx};
 use crate::inbox;
 use crate::log::Error;
@@ -53,13 +53,13 @@ enum Failure {
 
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
-        Self::Database(error.into())
+        Error::from(error).into()
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Database(error)
+        if is_of_the_effect(&error) { Self::Event(error.into(), None) } else { Self::Database(error) }
     }
 }
 
@@ -136,14 +136,14 @@ where
                 .await;
         }
     };
-    let outcome = match AssertUnwindSafe(handler(&mut transaction, event)).catch_unwind().await {
+    let outcome = match caught(handler(&mut transaction, event)).await {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => {
             // The connection may be the reason, and then there is nothing left to roll back.
             let rolled_back = transaction.0.rollback().await;
             return Err(failure(error.into(), rolled_back));
         }
-        Err(panic) => return Err(Failure::Event(in_panic(&*panic).into(), None)),
+        Err(panic) => return Err(Failure::Event(panic.into(), None)),
     };
     match outcome {
         Outcome::Done => {
@@ -168,6 +168,10 @@ where
 async fn commit<L: Link>(shared: &Shared, held: &Held<L>, mut transaction: Tx) -> Result<(), Failure> {
     if held.begun > 0 {
         attempts::end(&mut transaction, &shared.consumer, &held.event.id).await?;
+    } else {
+        // A handler may have gone on although a statement had failed. The server answers the COMMIT of that with a rollback, which is no
+        // error; anything else it refuses.
+        sqlx::query("select").execute(&mut *transaction).await?;
     }
     transaction.0.commit().await?;
     (shared.observe)(&held.event);
@@ -256,18 +260,4 @@ async fn count<L: Link>(
     let pause = pause.unwrap_or_else(|| retry.pause(held.begun)).min(super::LONGEST_PAUSE);
     tracing::warn!(attempts = held.begun, reason, ?pause, "an event failed and is tried again");
     Ok(Verdict::Again(pause))
-}
-
-/// An error with its causes.
-fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let mut words: Vec<String> = causes.map(ToString::to_string).collect();
-    words.dedup();
-    words.join(": ")
-}
-
-fn in_panic(panic: &(dyn std::any::Any + Send)) -> String {
-    let words = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-    let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("the handler panicked: {}", words.as_deref().unwrap_or("without a word"))
 }

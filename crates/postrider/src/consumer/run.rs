@@ -14,7 +14,7 @@ use super::desk::{Desk, Line};
 use super::handle::{Held, Verdict, handle};
 use super::source::{Deliveries, Delivery, Grave, Link, Opened, Source, Terms, Trouble};
 use super::telemetry::End;
-use super::{Error, Event, Shared, attempts};
+use super::{Error, Event, Shared};
 use crate::consume::{BoxError, Outcome, Tx};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -86,7 +86,6 @@ impl<'a, S: Source> Loop<'a, S> {
         E: Into<BoxError>,
     {
         let shared = self.shared;
-        attempts::sweep(&shared.pool, &shared.consumer).await?;
         let mut stop = pin!(stop);
         let work = |line: Line, held| async move {
             let (held, verdict) = handle(shared, handler, held).await;

@@ -15,7 +15,7 @@ use crate::log::wake::{Action, Event, Sleeper};
 
 const CHANNEL: &str = "postrider_jobs";
 const CLAIM: &str = "select claim, id, kind, payload::text, key, attempt, max_attempts, lost, created_at
-    from postrider.claim_jobs($1, $2, worker => $3)";
+    from postrider.claim_jobs($1, $2, worker => $3, lease => make_interval(secs => $4))";
 /// While older writers are running that may not have seen the ticket.
 const WATCH: Duration = Duration::from_millis(5);
 
@@ -35,6 +35,8 @@ pub(super) struct Claimer {
     pub(super) options: PgConnectOptions,
     pub(super) queues: Vec<String>,
     pub(super) idle: Duration,
+    /// Where it is not the queue's own.
+    pub(super) lease: Option<Duration>,
     pub(super) hint: Hint,
     pub(super) claimant: watch::Sender<Uuid>,
     pub(super) stopping: watch::Receiver<bool>,
@@ -89,7 +91,7 @@ impl Claimer {
                 // Before looking: what commits in between is seen by the look.
                 let xmin = if sleeper.is_armed() { oldest_running(connection).await? } else { 0 };
                 let name = *self.claimant.borrow();
-                let jobs = claim(connection, &self.queues, most, name).await?;
+                let jobs = claim(connection, &self.queues, most, name, self.lease).await?;
                 sleeper.on(Event::Looked { found: !jobs.is_empty(), xmin });
                 if jobs.is_empty() {
                     sleeper.doze();
@@ -158,6 +160,7 @@ async fn claim(
     queues: &[String],
     most: usize,
     claimant: Uuid,
+    lease: Option<Duration>,
 ) -> Result<Vec<Claimed>> {
     let mut jobs = Vec::new();
     for queue in queues {
@@ -165,8 +168,22 @@ async fn claim(
         if most < 1 {
             break;
         }
-        let rows =
-            sqlx::query(CLAIM).bind(queue).bind(most).bind(claimant).fetch_all(&mut *connection).await?;
+        let claimed = sqlx::query(CLAIM)
+            .bind(queue)
+            .bind(most)
+            .bind(claimant)
+            .bind(lease.map(|lease| lease.as_secs_f64().max(1.0)))
+            .fetch_all(&mut *connection)
+            .await;
+        let rows = match claimed {
+            Ok(rows) => rows,
+            // What was claimed of other queues is in hand, and this one is asked again.
+            Err(error) if !jobs.is_empty() => {
+                tracing::warn!(%error, queue, "nothing could be claimed of a queue");
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        };
         for row in rows {
             jobs.push(Claimed {
                 claim: row.try_get(0)?,

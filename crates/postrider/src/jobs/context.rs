@@ -10,6 +10,9 @@ use tokio::sync::watch;
 use super::unsettled::encode;
 use super::{HandlerResult, Outcome};
 
+/// Whatever the pool's default is: a job is settled by what others have done until now.
+const BEGIN: &str = "begin isolation level read committed";
+
 pub(super) type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 pub(super) type Cancelled = watch::Receiver<Arc<HashSet<i64>>>;
 
@@ -30,12 +33,12 @@ impl JobContext {
     }
 
     /// A transaction that ends with the job: if the handler answers an [`Outcome`], that is stored in it and it is committed, so the effect and
-    /// the end of the job are one. It is rolled back after an error, and if another worker has taken the job over. Begun at
+    /// the end of the job are one. It is READ COMMITTED, and has to stay so. It is rolled back after an error or [`Outcome::Retry`], and if another worker has taken the job over. Begun at
     /// the first call; later calls return the same one.
     pub async fn transaction(&mut self) -> Result<&mut PgTransaction<'static>, sqlx::Error> {
         match &mut self.transaction {
             Some(transaction) => Ok(transaction),
-            none => Ok(none.insert(self.pool.begin().await?)),
+            none => Ok(none.insert(self.pool.begin_with(BEGIN).await?)),
         }
     }
 
@@ -67,9 +70,13 @@ impl JobContext {
     /// Ends the handler's transaction, if it began one; whether the job is settled by that.
     pub(super) async fn conclude(&mut self, result: &HandlerResult) -> Result<bool, sqlx::Error> {
         let Some(mut transaction) = self.transaction.take() else { return Ok(false) };
-        let Ok(outcome) = result else {
-            transaction.rollback().await?;
-            return Ok(false);
+        let outcome = match result {
+            Ok(outcome) if !matches!(outcome, Outcome::Retry { .. }) => outcome,
+            // The attempt has failed, and has no effect.
+            _ => {
+                transaction.rollback().await?;
+                return Ok(false);
+            }
         };
         let outcomes = (*outcome != Outcome::Done).then(|| format!("[{}]", encode(self.id, result)));
         sqlx::query("select postrider.finish_jobs($1, $2::text::json, $3)")

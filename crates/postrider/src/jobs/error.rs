@@ -36,22 +36,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// The connection is at fault, not what was said over it: it is worth another try.
-    pub(super) fn is_connection(error: &sqlx::Error) -> bool {
-        match error {
-            sqlx::Error::Database(said) => {
-                // Shutdown, no room, not yet up, connection failures; a lock that could not be had, a deadlock, a serialisation failure.
-                said.code().is_some_and(|code| {
-                    matches!(&code[..2.min(code.len())], "08" | "53" | "57" | "40") || code == "55P03"
-                })
-            }
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => true,
-            _ => false,
+    /// Whether trying again may help. Everything else needs a person.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Database(error) | Self::Settle(error) => log::error::is_transient(error),
+            Self::Log(error) => error.is_transient(),
+            Self::NoHandler | Self::Schedule { .. } => false,
         }
     }
 }

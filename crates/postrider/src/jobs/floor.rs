@@ -13,6 +13,7 @@ use super::claimer::{Brought, Want};
 use super::context::{Cancelled, JobContext, States};
 use super::handler::Run;
 use super::job::Claimed;
+use super::telemetry::{Attempt, Telemetry};
 use super::unsettled::{Ended, Settlement, Unsettled};
 use super::worker::WorkerOptions;
 use super::{HandlerResult, Outcome};
@@ -29,6 +30,7 @@ pub(super) struct Shared {
     pub(super) states: Arc<States>,
     pub(super) cancellations: Cancelled,
     pub(super) timeout: Option<Duration>,
+    pub(super) telemetry: Arc<Telemetry>,
 }
 
 type Joined = Result<(Id, Ended), JoinError>;
@@ -39,7 +41,7 @@ pub(super) struct Floor {
     batch: usize,
     waiting: VecDeque<Claimed>,
     running: JoinSet<Ended>,
-    tasks: HashMap<Id, (i64, i64)>,
+    tasks: HashMap<Id, (i64, i64, Attempt)>,
     /// A job that has cost workers their life runs, and nothing beside it.
     is_alone: bool,
     unsettled: Unsettled,
@@ -111,10 +113,12 @@ impl Floor {
         {
             let Some(claimed) = self.waiting.pop_front() else { break };
             self.is_alone = claimed.is_suspect();
-            let (claim, id) = (claimed.claim, claimed.job.id);
+            let (claim, id, attempt) = (claimed.claim, claimed.job.id, Attempt::from(&claimed.job));
+            self.shared.telemetry.begun(&attempt);
             let task = self.running.spawn(work(self.shared.clone(), claimed));
-            self.tasks.insert(task.id(), (claim, id));
+            self.tasks.insert(task.id(), (claim, id, attempt));
         }
+        self.shared.telemetry.in_hand(self.running.len(), self.waiting.len());
         self.ask();
     }
 
@@ -166,8 +170,9 @@ impl Floor {
                 Ok((task, ended)) => (task, ended),
                 Err(error) => (error.id(), broken(error)),
             };
-            if let Some((claim, id)) = self.tasks.remove(&task) {
+            if let Some((claim, id, attempt)) = self.tasks.remove(&task) {
                 self.ended_now += 1;
+                self.shared.telemetry.ended(&attempt, &ended);
                 self.end(claim, id, &ended);
             }
             next = self.running.try_join_next_with_id();
@@ -273,7 +278,7 @@ async fn work(shared: Arc<Shared>, claimed: Claimed) -> Ended {
             .unwrap_or_else(|_elapsed| Err(format!("the handler took longer than {longest:?}").into())),
     };
     match context.conclude(&result).await {
-        Ok(true) => Ended::Settled,
+        Ok(true) => Ended::Settled(result),
         Ok(false) => Ended::Said(result),
         Err(sqlx::Error::Database(said)) if said.code().as_deref() == Some("55000") => {
             tracing::warn!(
@@ -281,7 +286,7 @@ async fn work(shared: Arc<Shared>, claimed: Claimed) -> Ended {
                 reason = said.message(),
                 "a late result is refused, and its effect rolled back"
             );
-            Ended::Settled
+            Ended::Refused
         }
         Err(error) => Ended::Doubtful(Err(error.into())),
     }

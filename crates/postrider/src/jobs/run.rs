@@ -15,8 +15,9 @@ use super::error::Result;
 use super::floor::{Floor, Shared};
 use super::link::Link;
 use super::settler::settle;
+use super::telemetry::Telemetry;
 use super::tend::tend;
-use super::worker::Worker;
+use super::worker::{Worker, WorkerOptions};
 
 /// How often it is looked for results that have waited long enough for the rest of their claim.
 const TICK: Duration = Duration::from_millis(10);
@@ -25,17 +26,11 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
     let Worker { pool, options, handlers, crons, states } = worker;
     let server = pool.connect_options();
     let link = |what| Link::new(&server, what);
-    // What is wrong from the beginning is said at once, and not tried again for ever.
     let mut claims = link("claiming");
-    let connection = claims.get().await?;
-    let lease = match options.lease {
-        Some(lease) => lease,
-        None => Duration::from_secs_f64(
-            sqlx::query_scalar("select postrider.job_lease($1)")
-                .bind(&options.queues)
-                .fetch_one(connection)
-                .await?,
-        ),
+    let mut stop = pin!(stop);
+    let lease = tokio::select! {
+        lease = first_lease(&mut claims, &options) => lease?,
+        () = &mut stop => return Ok(()),
     };
     let first = Uuid::now_v7();
     let (claimant, claimant_now) = watch::channel(first);
@@ -50,13 +45,15 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
     let mut helpers = JoinSet::new();
     let identity = Identity { name: options.name.clone(), queues: options.queues.clone(), lease };
     helpers.spawn(beat(link("heartbeat"), identity, all_claimants, Pulse { safe_until, cancelled }));
-    helpers.spawn(tend(link("tending"), lease, crons));
-    let mut settler = tokio::spawn(settle(link("settling"), to_settle));
+    let telemetry = Arc::new(Telemetry::new(handlers.keys()));
+    helpers.spawn(tend(link("tending"), lease, crons, options.queues.clone(), Arc::clone(&telemetry)));
+    let mut settler = tokio::spawn(settle(link("settling"), Arc::clone(&telemetry), to_settle));
     let claimer = Claimer {
         link: claims,
         options: (*server).clone(),
         queues: options.queues.clone(),
         idle: options.idle,
+        lease: options.lease,
         hint: options.hint,
         claimant,
         stopping: is_stopping,
@@ -69,11 +66,11 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
         states: Arc::new(states),
         cancellations,
         timeout: options.timeout,
+        telemetry,
     };
     let mut floor =
         Floor::new(shared, &options, is_safe.clone(), wants, settlements, claimant_now, claimants);
     let mut tick = tokio::time::interval(TICK);
-    let mut stop = pin!(stop);
     let mut is_safe = is_safe;
     let failed = loop {
         floor.turn();
@@ -116,13 +113,38 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
         None => settler.await,
     };
     helpers.abort_all();
-    if let Ok(connection) = link("leaving").get().await {
-        for name in names {
-            sqlx::query("select postrider.end_job_worker($1)").bind(name).execute(&mut *connection).await?;
-        }
-    }
+    leave(link("leaving"), names).await?;
     result.unwrap_or_else(|error| {
         tracing::error!(%error, "the task that stores results ended");
         Ok(())
     })
+}
+
+/// Connects for the first time. A server that is away is waited for; what is wrong otherwise is said at once.
+async fn first_lease(link: &mut Link, options: &WorkerOptions) -> Result<Duration> {
+    loop {
+        match lease(link, options).await {
+            Err(error) if error.is_transient() => link.lost(&error).await,
+            known => return known,
+        }
+    }
+}
+
+async fn lease(link: &mut Link, options: &WorkerOptions) -> Result<Duration> {
+    let connection = link.get().await?;
+    if let Some(lease) = options.lease {
+        return Ok(lease);
+    }
+    let shortest = sqlx::query_scalar("select postrider.job_lease($1)").bind(&options.queues);
+    Ok(Duration::from_secs_f64(shortest.fetch_one(connection).await?))
+}
+
+/// Nothing is claimed under these names any more.
+async fn leave(mut link: Link, names: Vec<Uuid>) -> Result<()> {
+    // A database that is away finds out by itself.
+    let Ok(connection) = link.get().await else { return Ok(()) };
+    for name in names {
+        sqlx::query("select postrider.end_job_worker($1)").bind(name).execute(&mut *connection).await?;
+    }
+    Ok(())
 }

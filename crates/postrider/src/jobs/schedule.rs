@@ -36,10 +36,17 @@ pub(super) async fn tick(connection: &mut PgConnection, crons: &[Cron]) -> Resul
             .bind(names)
             .fetch_all(&mut *connection)
             .await?;
+    let mut wrong = None;
     for row in due {
         let name: String = row.try_get(0)?;
-        let expression = Expression::parse(row.try_get(1)?)
-            .map_err(|reason| Error::Schedule { name: name.clone(), reason })?;
+        let expression = match Expression::parse(row.try_get(1)?) {
+            Ok(expression) => expression,
+            // The others are kept all the same.
+            Err(reason) => {
+                wrong = Some(Error::Schedule { name, reason });
+                continue;
+            }
+        };
         let expected: Option<OffsetDateTime> = row.try_get(3)?;
         let now: PrimitiveDateTime = row.try_get(5)?;
         let ticks = due_ticks(&expression, row.try_get(2)?, row.try_get(4)?, now);
@@ -53,7 +60,7 @@ pub(super) async fn tick(connection: &mut PgConnection, crons: &[Cron]) -> Resul
             .execute(&mut *connection)
             .await?;
     }
-    Ok(())
+    wrong.map_or(Ok(()), Err)
 }
 
 /// Which ticks get a job: the one that is due, and of those that were missed what the policy says.

@@ -1,25 +1,39 @@
 //! What some worker has to do now and then, whichever: take over from the dead, turn the rings, keep the schedules.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::cron::Cron;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::link::Link;
 use super::schedule;
+use super::telemetry::{self, Telemetry};
 
 const TEND: Duration = Duration::from_secs(5);
 
 /// For ever.
-pub(super) async fn tend(mut link: Link, lease: Duration, crons: Vec<Cron>) {
+pub(super) async fn tend(
+    mut link: Link,
+    lease: Duration,
+    crons: Vec<Cron>,
+    queues: Vec<String>,
+    telemetry: Arc<Telemetry>,
+) {
     // A job of a dead worker waits for its lease and for the next look: a tenth of the lease more at most.
     let look = (lease / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
     let mut next_tending = tokio::time::Instant::now();
     let mut is_declared = false;
     loop {
         let is_time = tokio::time::Instant::now() >= next_tending;
-        match once(&mut link, &crons, &mut is_declared, is_time).await {
-            Ok(()) if is_time => next_tending = tokio::time::Instant::now() + TEND,
-            Ok(()) => {}
+        let tended = once(&mut link, &crons, &mut is_declared, &telemetry, is_time.then_some(&queues)).await;
+        match tended {
+            Ok(()) | Err(Error::Schedule { .. }) if !is_time => {}
+            Ok(()) => next_tending = tokio::time::Instant::now() + TEND,
+            // It is not the connection's fault.
+            Err(error @ Error::Schedule { .. }) => {
+                next_tending = tokio::time::Instant::now() + TEND;
+                tracing::error!(%error, "a schedule is left out");
+            }
             Err(error) => {
                 link.lost(&error).await;
                 continue;
@@ -29,11 +43,23 @@ pub(super) async fn tend(mut link: Link, lease: Duration, crons: Vec<Cron>) {
     }
 }
 
-async fn once(link: &mut Link, crons: &[Cron], is_declared: &mut bool, is_time: bool) -> Result<()> {
+async fn once(
+    link: &mut Link,
+    crons: &[Cron],
+    is_declared: &mut bool,
+    telemetry: &Telemetry,
+    queues: Option<&Vec<String>>,
+) -> Result<()> {
     let connection = link.get().await?;
     let taken: i32 = sqlx::query_scalar("select postrider.reap_jobs()").fetch_one(&mut *connection).await?;
     if taken > 0 {
+        telemetry.taken_over(taken.unsigned_abs().into());
         tracing::warn!(jobs = taken, "jobs of workers that vanished are tried again");
+    }
+    // Before the schedules: one of those that is wrong must not keep the rings from turning.
+    if let Some(queues) = queues {
+        sqlx::query("select postrider.tend_jobs()").execute(&mut *connection).await?;
+        telemetry::measure(connection, queues).await?;
     }
     if !*is_declared {
         for cron in crons {
@@ -41,9 +67,5 @@ async fn once(link: &mut Link, crons: &[Cron], is_declared: &mut bool, is_time: 
         }
         *is_declared = true;
     }
-    schedule::tick(connection, crons).await?;
-    if is_time {
-        sqlx::query("select postrider.tend_jobs()").execute(connection).await?;
-    }
-    Ok(())
+    schedule::tick(connection, crons).await
 }

@@ -10,6 +10,9 @@ use super::{HandlerResult, Outcome};
 /// How long what has ended may wait for the rest of its claim: so much is done again at most if the worker dies.
 const PATIENCE: Duration = Duration::from_millis(25);
 
+/// No pause is longer. The server's times end somewhere, and a person's patience before that.
+const LONGEST: Duration = Duration::from_hours(24 * 365 * 100);
+
 /// For `postrider.settle_jobs`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Settlement {
@@ -25,8 +28,10 @@ pub(super) struct Settlement {
 pub(super) enum Ended {
     /// As its handler said.
     Said(HandlerResult),
-    /// In the handler's own transaction.
-    Settled,
+    /// As its handler said, in the handler's own transaction.
+    Settled(HandlerResult),
+    /// Too late: somebody else has it.
+    Refused,
     /// Perhaps in the handler's own transaction: its commit was not answered.
     Doubtful(HandlerResult),
     /// It was not begun.
@@ -66,7 +71,7 @@ impl Unsettled {
             Ended::Said(result) => state.outcomes.push(encode(id, result)),
             Ended::Untouched => state.outcomes.push(encode(id, &Ok(Outcome::Snooze(Duration::ZERO)))),
             Ended::Doubtful(result) => state.doubtful.push(encode(id, result)),
-            Ended::Settled => {}
+            Ended::Settled(_) | Ended::Refused => {}
         }
         state.oldest.get_or_insert_with(Instant::now);
         state.left -= 1;
@@ -103,16 +108,32 @@ fn array(outcomes: &[String]) -> Option<String> {
 pub(super) fn encode(id: i64, result: &HandlerResult) -> String {
     let outcome: Value = match result {
         Ok(Outcome::Done) => json!({"id": id}),
-        Ok(Outcome::DoneWith(output)) => json!({"id": id, "output": output}),
-        Ok(Outcome::Snooze(time)) => json!({"id": id, "snooze": time.as_secs_f64()}),
+        Ok(Outcome::DoneWith(output)) => json!({"id": id, "output": cleaned(output.clone())}),
+        Ok(Outcome::Snooze(time)) => json!({"id": id, "snooze": seconds(*time)}),
         Ok(Outcome::Retry { after, reason }) => {
-            json!({"id": id, "error": clean(reason), "retry_in": after.as_secs_f64()})
+            json!({"id": id, "error": clean(reason), "retry_in": seconds(*after)})
         }
         Ok(Outcome::Dead(reason)) => json!({"id": id, "error": clean(reason), "dead": true}),
         Ok(Outcome::Cancel) => json!({"id": id, "cancelled": true}),
         Err(error) => json!({"id": id, "error": clean(&chain(error.as_ref()))}),
     };
     outcome.to_string()
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.min(LONGEST).as_secs_f64()
+}
+
+/// The same for every text in it.
+fn cleaned(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(clean(&text)),
+        Value::Array(values) => values.into_iter().map(cleaned).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(name, value)| (clean(&name), cleaned(value))).collect()
+        }
+        other => other,
+    }
 }
 
 /// The server's text has no zero byte.
@@ -148,6 +169,16 @@ mod tests {
         assert_eq!(unsettled.claims(), 0);
     }
 
+    /// Or the worker could never store it.
+    #[test]
+    fn what_the_server_cannot_keep_is_not_said() {
+        let output = json!({"a\0": ["b\0", {"c": "\0"}]});
+        let said = encode(7, &Ok(Outcome::DoneWith(output)));
+        assert!(!said.contains("\\u0000") && said.contains('\u{fffd}'), "{said}");
+        let said: Value = serde_json::from_str(&encode(7, &Ok(Outcome::Snooze(Duration::MAX)))).unwrap();
+        assert_eq!(said["snooze"], LONGEST.as_secs_f64());
+    }
+
     #[test]
     fn what_may_have_been_committed_is_said_last() {
         let mut unsettled = Unsettled::default();
@@ -156,7 +187,7 @@ mod tests {
         unsettled.end(7, 1, &Ended::Doubtful(Err("connection lost".into())));
         std::thread::sleep(PATIENCE);
         assert_eq!(unsettled.overdue(), []);
-        let last = unsettled.end(7, 2, &Ended::Settled).unwrap();
+        let last = unsettled.end(7, 2, &Ended::Refused).unwrap();
         assert_eq!(last.outcomes.as_deref(), Some(r#"[{"error":"connection lost","id":1}]"#));
     }
 

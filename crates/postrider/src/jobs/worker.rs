@@ -105,7 +105,8 @@ impl Worker {
         self
     }
 
-    /// Works until `stop` is ready; then claims nothing more, and returns when what runs has ended or the time to drain is over.
+    /// Works until `stop` is ready; then claims nothing more, and returns when what runs has ended or the time to drain is over. A server
+    /// that is away is waited for, from the beginning.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         if self.handlers.is_empty() {
             return Err(Error::NoHandler);

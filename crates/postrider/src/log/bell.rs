@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::{ConnectOptions, PgConnection};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -274,15 +274,10 @@ pub async fn may_arm(connection: &mut PgConnection) -> Result<bool> {
 /// Takes the next ticket, good for `sleep`. Producers stop heeding it afterwards, so that a reader that died asleep does not make
 /// them notify for ever; a longer sleep of another reader stands, unless a clock jump left it far in the future.
 pub async fn take_ticket(connection: &mut PgConnection, sleep: Duration) -> Result<u64> {
-    let ticket: i64 = sqlx::query_scalar(
-        "select nextval('postrider.armed') from setval('postrider.armed_until', (
-            select greatest(ceil(wanted), case when held < wanted + 60 then held end)::bigint
-            from (select date_part('epoch', clock_timestamp()) + $1 as wanted,
-                         pg_sequence_last_value('postrider.armed_until') as held) w))",
-    )
-    .bind(sleep.as_secs_f64())
-    .fetch_one(connection)
-    .await?;
+    let ticket: i64 = sqlx::query_scalar("select postrider.take_ticket($1)")
+        .bind(sleep.as_secs_f64())
+        .fetch_one(connection)
+        .await?;
     Ok(ticket.unsigned_abs())
 }
 
@@ -294,16 +289,9 @@ pub async fn take_xid(connection: &mut PgConnection) -> Result<u64> {
 
 /// Sets `disarmed` to at least `ticket`, under a lock that only readers take. Never above what was drawn: anybody can notify anything.
 pub async fn disarm(connection: &mut PgConnection, ticket: u64) -> Result<()> {
-    let mut transaction = connection.begin().await?;
-    sqlx::query("lock table postrider.bell in exclusive mode").execute(&mut *transaction).await?;
-    sqlx::query(
-        "select setval('postrider.disarmed', greatest(least($1, armed), least(disarmed, armed)))
-         from (select coalesce(pg_sequence_last_value('postrider.armed'), 0) as armed,
-                      coalesce(pg_sequence_last_value('postrider.disarmed'), 0) as disarmed) s",
-    )
-    .bind(i64::try_from(ticket).unwrap_or(i64::MAX))
-    .execute(&mut *transaction)
-    .await?;
-    transaction.commit().await?;
+    sqlx::query("select postrider.disarm($1)")
+        .bind(i64::try_from(ticket).unwrap_or(i64::MAX))
+        .execute(connection)
+        .await?;
     Ok(())
 }

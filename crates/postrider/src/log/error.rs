@@ -276,13 +276,13 @@ impl Error {
     }
 
     /// Whether the connection was lost over it, or ended by somebody's hand.
-    pub(super) fn is_disconnect(&self) -> bool {
+    pub fn is_disconnect(&self) -> bool {
         let Self::Database(error) = self else { return false };
         match error {
             sqlx::Error::Io(_) => true,
-            sqlx::Error::Database(error) => {
-                error.code().is_some_and(|code| code.starts_with("57P0") || code.starts_with("08"))
-            }
+            sqlx::Error::Database(error) => error
+                .code()
+                .is_some_and(|code| code.starts_with("57P0") || code.starts_with("08") || was_idle(&code)),
             _ => false,
         }
     }
@@ -307,7 +307,13 @@ fn has_code(error: &sqlx::Error, wanted: &str) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() == Some(wanted)
 }
 
-fn is_transient(error: &sqlx::Error) -> bool {
+/// The server has ended a session in the middle of a transaction that took too long.
+fn was_idle(code: &str) -> bool {
+    matches!(code, "25P03" | "25P04")
+}
+
+/// Whether connecting again may help.
+pub(crate) fn is_transient(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_)
         | sqlx::Error::Protocol(_)
@@ -315,10 +321,11 @@ fn is_transient(error: &sqlx::Error) -> bool {
         | sqlx::Error::WorkerCrashed => true,
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
             // Connection trouble, serialization failures and deadlocks, resources, an operator's hand, lock not available, a server
-            // that became read-only.
+            // that became read-only, a process that was not let run for longer than its transactions may be idle.
             ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class))
                 || code == "55P03"
                 || code == "25006"
+                || was_idle(&code)
         }),
         _ => false,
     }

@@ -1,5 +1,6 @@
 //! The receiving end: the inbox, batches of the log, subscriptions.
 
+mod aborting;
 mod batches;
 mod child;
 mod examples;
@@ -8,6 +9,7 @@ mod inbox_storm;
 mod ledger;
 mod subscription;
 mod upgrade;
+mod waking;
 
 use postrider_testkit::Database;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};

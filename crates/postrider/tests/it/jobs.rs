@@ -4,6 +4,7 @@ mod bloat;
 mod claims;
 mod enqueue;
 mod kills;
+mod metrics;
 mod process;
 mod python;
 mod schedules;
@@ -43,7 +44,7 @@ impl Working {
 /// Options with which nothing takes long.
 pub fn quick() -> WorkerOptions {
     WorkerOptions {
-        lease: Some(Duration::from_secs(2)),
+        lease: Some(Duration::from_secs(10)),
         idle: Duration::from_millis(200),
         ..WorkerOptions::default()
     }

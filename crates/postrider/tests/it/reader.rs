@@ -57,6 +57,22 @@ async fn end_connections(connection: &mut PgConnection) {
     .await;
 }
 
+/// On a machine that did not let it run, the server has ended its session in the middle of a transaction. Nobody's fault: it connects again.
+#[tokio::test]
+async fn a_session_that_was_idle_for_too_long_is_a_lost_connection() {
+    let database = database().await;
+    let (mut idle, mut other) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    run(
+        &mut idle,
+        "set application_name = 'idle'; begin; set local idle_in_transaction_session_timeout = '10ms'",
+    )
+    .await;
+    let gone = "select not exists (select from pg_stat_activity where application_name = 'idle' and datname = current_database())";
+    until(&mut other, gone).await;
+    let error = Error::from(sqlx::query("select 1").execute(&mut idle).await.unwrap_err());
+    assert!(error.is_transient() && error.is_disconnect(), "{error}");
+}
+
 /// It was handed over and not taken when its connection ended, and somebody else may have delivered it meanwhile: it is read again.
 #[tokio::test]
 async fn a_batch_of_a_connection_that_is_gone_is_not_handed_out() {

@@ -23,18 +23,22 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         "sinks" | "readers" | "in_flight" | "leases" | "parked" | "unparked" | "keepers" => {
             ("select insert update delete", false)
         }
-        "adopted" => ("select update delete", false),
-        _ if slot("inbox_") => ("select", false),
+        "all_adopted" => ("select update delete", false),
         // It sweeps the rows and sees no more of them than their age.
-        "departed" | "inbox" => ("select delete", false),
+        "all_departed" => ("select delete", false),
+        "adopted" => ("select", false),
+        _ if slot("inbox_") => ("select", false),
+        "inbox" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
-        | "relays" | "troubles" | "uncaptured" | "misfits" | "inbox_state" | "consumers" => ("select", true),
+        | "relays" | "troubles" | "uncaptured" | "misfits" | "all_misfits" | "inbox_state" | "consumers"
+        | "partitions" => ("select", true),
+        "recorders" => ("select", false),
         // Names of the user's tables, nothing of their rows.
-        "partitions" => ("select insert", true),
+        "all_partitions" => ("select insert", true),
         // Jobs are reached by functions; of their state an operator, and who works them off, see the sums.
         "job_stats" => ("", true),
         // Rows of the user's tables, what a consumer's handler failed with: nobody's business but the owner's.
-        "capture_failures" | "backfills" | "attempts" => ("", false),
+        "capture_failures" | "backfills" | "attempts" | "departed" => ("", false),
         _ if relation.starts_with("job") => ("", false),
         // The first two stand between the other views, and show which events there are.
         "cursor_groups"
@@ -46,6 +50,7 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         | "inbox_phase"
         | "retries"
         | "parked_place_seq"
+        | "recaptured"
         | "capture_failures_failure_seq" => ("select", false),
         "slot" | "progress_slot" | "armed" | "disarmed" | "armed_until" => ("usage select update", false),
         _ if slot("events_") || slot("progress_") => ("select truncate", false),
@@ -57,23 +62,31 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
 fn callers(function: &str) -> Option<[bool; 4]> {
     Some(match function {
         "emit" | "emit_many" | "set_context" | "emitted" => [true, false, true, false],
-        "turn_inbox" => [false, true, true, false],
+        "turn_inbox" | "take_ticket" | "disarm" => [false, true, true, false],
         "enqueue" | "enqueue_many" => [true, true, true, false],
-        "first_time" | "subscribe" | "next_batch" | "finish_batch" | "give_up" | "postpone"
-        | "begin_attempt" | "fail_attempt" | "end_attempts" | "sweep_attempts" | "claim_jobs"
-        | "settle_jobs" | "finish_jobs" | "extend_jobs" | "end_job_worker" | "reap_jobs" | "tend_jobs"
-        | "next_job_at" | "job_lease" | "cancel_job" | "retry_job" | "pause_queue" | "set_queue"
-        | "take_job_ticket" | "disarm_jobs" | "declare_cron" | "due_crons" | "tick_cron" => {
+        "first_time" | "subscribe" | "next_batch" | "finish_batch" | "give_up" | "postpone" | "begin_try"
+        | "next_batch_at" | "begin_attempt" | "fail_attempt" | "end_attempts" | "sweep_attempts"
+        | "claim_jobs" | "settle_jobs" | "finish_jobs" | "extend_jobs" | "end_job_worker" | "reap_jobs"
+        | "tend_jobs" | "next_job_at" | "job_lease" | "cancel_job" | "retry_job" | "pause_queue"
+        | "set_queue" | "take_job_ticket" | "disarm_jobs" | "declare_cron" | "due_crons" | "tick_cron" => {
             [false, false, true, false]
         }
         "list_running_jobs" | "count_ready_jobs" => [false, false, true, true],
+        // Whoever looks may ask, and is told nothing of a payload.
+        "partitions_of" | "where_event" | "where_parked" | "where_unparked" | "where_oldest"
+        | "where_sinks" => [false, true, false, true],
         "lanes" | "max_payload" | "schema_version" => [true; 4],
-        "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers" | "max_headers"
-        | "checked_context" | "join_headers" | "ring_bell" | "remember_departed" | "base64"
-        | "unknown_fields" | "captured_headers" | "record_failure" | "has_failures" | "note_partitions"
-        | "is_truncated_alone" | "json_or_text" | "refuse_inbox" | "younger_xid" | "find_consumer"
-        | "read_lane" | "open_batch" | "job_backoff" | "job_band" | "job_horizon" | "list_ready_jobs"
-        | "promote_jobs" | "rebase_jobs" | "refuse_job" | "ring_job_bell" | "take_unique_key"
+        // For the owners of captured tables, by `allow_capture`.
+        "departed_row" | "allow_capture" | "may_capture" | "owns" | "named" | "owns_kept" | "remembers"
+        | "recorder" | "record_body" | "adopt_body" | "make_recorder" | "let_record" | "hold_keeper"
+        | "hand_over" | "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers"
+        | "max_headers" | "checked_context" | "join_headers" | "ring_bell" | "keep_departed" | "base64"
+        | "unknown_fields" | "row_json" | "referred_row" | "base_type" | "captured_headers"
+        | "record_failure" | "has_failures" | "note_partitions" | "waits_behind" | "kept_row"
+        | "kept_table" | "here" | "settle_failures" | "other_fields" | "is_truncated_alone"
+        | "json_or_text" | "refuse_inbox" | "younger_xid" | "but_mine" | "find_consumer" | "read_lane"
+        | "open_batch" | "job_backoff" | "job_band" | "job_horizon" | "list_ready_jobs" | "promote_jobs"
+        | "rebase_jobs" | "refuse_job" | "refuse_snapshot" | "ring_job_bell" | "take_unique_key"
         | "turn_job_claims" | "turn_job_results" | "turn_jobs" | "unfinished_jobs" => [false; 4],
         _ => return None,
     })

@@ -5,10 +5,10 @@ use std::time::Duration;
 use postrider::log::{Batch, Reader, ReaderOptions, Start};
 use postrider::schema::{self, Install};
 use postrider_testkit::{
-    Database, PostgresServer, Process, Settings, Signal, Template, Version, postgres, postgres_with,
+    Database, PostgresServer, Process, Proxy, Settings, Signal, Template, Version, postgres, postgres_with,
 };
-use sqlx::postgres::{PgConnectOptions, PgListener};
-use sqlx::{Connection, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{Connection, PgConnection, PgPool};
 
 /// Long enough for anything that is going to happen at all on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(2);
@@ -56,6 +56,14 @@ pub fn options(database: &Database) -> PgConnectOptions {
 /// A reader that begins with the first event and gives up its lanes after a second.
 pub fn reading(sink: &str) -> ReaderOptions {
     ReaderOptions { start: Start::Earliest, lease: Duration::from_secs(1), ..ReaderOptions::new(sink) }
+}
+
+/// A pool that has no connection yet, and what all of its connections go through.
+pub async fn pool_through_proxy(database: &Database) -> (Proxy, PgPool) {
+    let proxy = Proxy::start(format!("127.0.0.1:{}", database.server().port())).await.unwrap();
+    let options: PgConnectOptions = database.url().parse().unwrap();
+    let pool = PgPoolOptions::new().connect_lazy_with(options.port(proxy.port()));
+    (proxy, pool)
 }
 
 pub async fn open(database: &Database, options: ReaderOptions) -> Reader {

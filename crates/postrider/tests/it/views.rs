@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use postrider::log::{Mood, Reader, ReaderOptions, Report, Start};
-use postrider_testkit::{Database, PostgresServer, Settings, Version};
+use postrider::schema::{self, Install};
+use postrider_testkit::{Database, PostgresServer, Settings, Template, Version, postgres};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
@@ -269,8 +270,12 @@ async fn stand(connection: &mut PgConnection, position: i64, snapshot: &str) {
 }
 
 async fn explain(connection: &mut PgConnection, view: &str) -> Value {
+    explain_columns(connection, "*", view).await
+}
+
+async fn explain_columns(connection: &mut PgConnection, columns: &str, view: &str) -> Value {
     let statement = format!(
-        "explain (analyze, buffers, costs off, timing off, format json) select * from postrider.{view}"
+        "explain (analyze, buffers, costs off, timing off, format json) select {columns} from postrider.{view}"
     );
     let rows = sqlx::raw_sql(AssertSqlSafe(statement)).fetch_all(connection).await.unwrap();
     let text: String = rows[0].try_get_unchecked(0).unwrap();
@@ -349,4 +354,56 @@ async fn the_cursors_of_many_lanes_cost_no_more_than_their_number() {
     assert!(loops.all(|loops| loops < 2.0), "{plan}");
     assert_eq!(count(&mut connection, "postrider.cursors").await, 16);
     drop(reader);
+}
+
+/// As many lanes as there may be, three sinks, each with a relay that has settled and something to settle.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_lanes_and_three_sinks_are_looked_at_cheaply() {
+    const LANES: i64 = 1024;
+    const SINKS: i64 = 3;
+    let server = postgres(Version::default()).await.unwrap();
+    let database = server.database(&Template::empty()).await.unwrap();
+    let mut connection = database.connect().await.unwrap();
+    let lanes = Some(i32::try_from(LANES).unwrap());
+    schema::install(&mut connection, &Install { lanes, ..Install::default() }).await.unwrap();
+    let fill = "select count(postrider.emit('t', '1', key => n::text)) from generate_series(1, 5000) n";
+    run(&mut connection, fill).await;
+    let mut readers = Vec::new();
+    for sink in ["a", "b", "c"] {
+        let options = ReaderOptions {
+            start: Start::Earliest,
+            lease: Duration::from_mins(5),
+            ..ReaderOptions::new(sink)
+        };
+        let mut reader = Reader::open(database.url().parse().unwrap(), options).await.unwrap();
+        let mut left = 5000;
+        while left > 0 {
+            let batch = reader.next().await.unwrap();
+            left -= batch.len();
+            reader.settle(&batch).await.unwrap();
+        }
+        readers.push(reader);
+    }
+    run(&mut connection, fill).await;
+    // As `postrider status` does.
+    run(&mut connection, "set jit = off").await;
+    // Fewer than one for each cursor; the other views look into each lane of the log.
+    assert!(buffers(&explain(&mut connection, "cursors").await) < SINKS * LANES / 4);
+    for view in ["cursors", "backlog", "lag", "stuck", "delivery", "slots"] {
+        for columns in ["*", "count(*)"] {
+            let plan = explain_columns(&mut connection, columns, view).await;
+            let taken_apart = nodes(&plan)
+                .into_iter()
+                .filter(|node| node["Alias"] == "c" && node["Node Type"] == "Function Scan");
+            for node in taken_apart {
+                assert!(node["Actual Loops"].as_f64().unwrap() <= 3.0, "{columns} of {view}: {node}");
+            }
+        }
+    }
+    assert_eq!(count(&mut connection, "postrider.cursors where reader is not null").await, SINKS * LANES);
+    let owed: i64 = sqlx::query_scalar("select sum(events)::bigint from postrider.backlog")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(owed, SINKS * 5000);
 }

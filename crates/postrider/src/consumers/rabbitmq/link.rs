@@ -5,17 +5,21 @@ use lapin::{Channel, Confirmation, Connection};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-use super::{RabbitMq, message, queue, trouble};
-use crate::consumer::{Grave, Link, Message, Terms, Trouble};
+use super::{message, trouble};
+use crate::amqp::End;
+use crate::consumer::{Grave, Link, Message, Trouble};
 
 /// A connection to RabbitMQ.
 pub struct RabbitMqLink {
-    connection: Connection,
-    channel: Channel,
-    dead_letters: Channel,
-    exchange: String,
-    timeout: Duration,
-    pump: JoinHandle<()>,
+    pub(super) connection: Connection,
+    pub(super) channel: Channel,
+    pub(super) dead_letters: Channel,
+    /// That of the dead letters.
+    pub(super) exchange: String,
+    pub(super) timeout: Duration,
+    pub(super) pump: JoinHandle<()>,
+    /// Last: what is dropped before it may have something to say to the server.
+    pub(super) _end: End,
 }
 
 impl Drop for RabbitMqLink {
@@ -25,18 +29,6 @@ impl Drop for RabbitMqLink {
 }
 
 impl RabbitMqLink {
-    pub(super) fn new(
-        connection: Connection,
-        channel: Channel,
-        dead_letters: Channel,
-        source: &RabbitMq,
-        terms: &Terms,
-        pump: JoinHandle<()>,
-    ) -> Self {
-        let exchange = queue::dead(&terms.consumer);
-        Self { connection, channel, dead_letters, exchange, timeout: source.timeout, pump }
-    }
-
     async fn publish(&self, letter: &Message, grave: &Grave<'_>) -> lapin::Result<Confirmation> {
         let properties = message::dead_letter(letter, grave);
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };

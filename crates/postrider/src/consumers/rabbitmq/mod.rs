@@ -5,22 +5,20 @@ mod message;
 mod pump;
 mod queue;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lapin::options::{BasicConsumeOptions, BasicQosOptions, ConfirmSelectOptions};
 use lapin::types::FieldTable;
-use lapin::uri::AMQPUri;
-use lapin::{Connection, ConnectionProperties, Error, ErrorKind};
+use lapin::{Connection, Error, ErrorKind};
 use tokio::sync::mpsc;
 
 use super::DEAD_LETTERS;
+use crate::amqp::{self, ConnectError, End};
 use crate::consumer::{Deliveries, Source, Terms, Trouble};
 pub use lapin::ExchangeKind;
 pub use link::RabbitMqLink;
 use pump::Pump;
-
-/// In seconds.
-const HEARTBEAT: u16 = 10;
 
 /// An exchange of a RabbitMQ server.
 ///
@@ -31,6 +29,7 @@ const HEARTBEAT: u16 = 10;
 #[must_use = "a source does nothing until a consumer runs on it"]
 pub struct RabbitMq {
     url: String,
+    ca: Option<PathBuf>,
     exchange: String,
     kind: ExchangeKind,
     bindings: Vec<String>,
@@ -42,11 +41,12 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
-    /// `amqp://USER:PASSWORD@HOST:PORT/VHOST` and the exchange that events are published to, a fanout unless said otherwise. It is declared
+    /// `amqp://USER:PASSWORD@HOST:PORT/VHOST`, over TLS with `amqps://`, or several with commas; and the exchange that events are published to, a fanout unless said otherwise. It is declared
     /// as the sink does it, so that either may come first.
     pub fn new(url: impl Into<String>, exchange: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            ca: None,
             exchange: exchange.into(),
             kind: ExchangeKind::Fanout,
             bindings: vec![String::new()],
@@ -56,6 +56,12 @@ impl RabbitMq {
             keep_dead: DEAD_LETTERS,
             timeout: Duration::from_secs(10),
         }
+    }
+
+    /// A file with the certificates of the authorities that are trusted over TLS, in PEM. Without it, those of the system.
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca = Some(file.into());
+        self
     }
 
     /// What kind of exchange it is, and by which keys the queue is bound to it.
@@ -95,23 +101,26 @@ impl RabbitMq {
         self
     }
 
-    async fn connect(&self) -> lapin::Result<Connection> {
-        let mut uri: AMQPUri = self.url.parse().map_err(|_| {
-            // The parser's own words may repeat the address.
-            let why = "the address is none of RabbitMQ: write amqp://HOST:PORT/VHOST";
-            Error::from(std::io::Error::new(std::io::ErrorKind::InvalidInput, why))
-        })?;
-        uri.query.heartbeat = uri.query.heartbeat.or(Some(HEARTBEAT));
-        // By the letter of the specification `amqp://host/` is a virtual host without a name, which nobody has.
-        if uri.vhost.is_empty() {
-            "/".clone_into(&mut uri.vhost);
+    /// To the first server that lets it.
+    async fn connect(&self) -> Result<(Connection, End), Trouble> {
+        let servers = amqp::servers(&self.url).ok_or_else(|| Trouble::wrong(amqp::NO_ADDRESS))?;
+        let mut last = Trouble::away("there is no server to connect to");
+        for server in servers {
+            match tokio::time::timeout(self.timeout, amqp::connect(server, self.ca.as_deref())).await {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(error)) => last = unreachable(error),
+                Err(_) => last = Trouble::away("no server took a connection in time"),
+            }
         }
-        let properties = ConnectionProperties::default().with_connection_name("postrider".into());
-        Connection::connect_uri(uri, properties).await
+        Err(last)
     }
 
-    async fn open_all(&self, terms: &Terms) -> lapin::Result<(RabbitMqLink, Deliveries<u64>)> {
-        let connection = self.connect().await?;
+    async fn consume(
+        &self,
+        terms: &Terms,
+        connection: Connection,
+        end: End,
+    ) -> lapin::Result<(RabbitMqLink, Deliveries<u64>)> {
         queue::declare(&connection, self, &terms.consumer).await?;
         let dead_letters = connection.create_channel().await?;
         dead_letters.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -124,7 +133,12 @@ impl RabbitMq {
             .await?;
         let (outlet, deliveries) = mpsc::channel(terms.prefetch as usize);
         let pump = tokio::spawn(Pump::new(channel.clone(), consuming, terms, outlet).run());
-        Ok((RabbitMqLink::new(connection, channel, dead_letters, self, terms, pump), deliveries))
+        let exchange = queue::dead(&terms.consumer);
+        let timeout = self.timeout;
+        Ok((
+            RabbitMqLink { connection, channel, dead_letters, exchange, timeout, pump, _end: end },
+            deliveries,
+        ))
     }
 }
 
@@ -136,7 +150,8 @@ impl Source for RabbitMq {
     }
 
     async fn open(&self, terms: &Terms) -> Result<(RabbitMqLink, Deliveries<u64>), Trouble> {
-        match tokio::time::timeout(self.timeout, self.open_all(terms)).await {
+        let (connection, end) = self.connect().await?;
+        match tokio::time::timeout(self.timeout, self.consume(terms, connection, end)).await {
             Ok(opened) => opened.map_err(trouble),
             Err(_) => Err(Trouble::away("RabbitMQ did not answer in time")),
         }
@@ -147,10 +162,17 @@ impl Source for RabbitMq {
 const ACCESS_REFUSED: u16 = 403;
 const PRECONDITION_FAILED: u16 = 406;
 
+fn unreachable(error: ConnectError) -> Trouble {
+    match error {
+        ConnectError::Server(error) => trouble(error),
+        ConnectError::Socket(error) if error.kind() == std::io::ErrorKind::NotFound => Trouble::wrong(error),
+        ConnectError::Socket(error) => Trouble::away(error),
+    }
+}
+
 fn trouble(error: Error) -> Trouble {
     let is_wrong = match error.kind() {
         ErrorKind::ProtocolError(said) => [ACCESS_REFUSED, PRECONDITION_FAILED].contains(&said.get_id()),
-        ErrorKind::IOError(error) => error.kind() == std::io::ErrorKind::InvalidInput,
         _ => false,
     };
     if is_wrong { Trouble::wrong(error) } else { Trouble::away(error) }

@@ -84,10 +84,12 @@ impl State {
             Self::Dead => "dead",
         }
     }
+}
 
-    /// The table holds no other word than these.
-    fn of(word: &str) -> Self {
-        match word {
+/// The table holds no other word than these.
+impl From<String> for State {
+    fn from(word: String) -> Self {
+        match word.as_str() {
             "waiting" => Self::Waiting,
             "behind" => Self::Behind,
             _ => Self::Dead,
@@ -159,7 +161,7 @@ impl Parked {
             created_at: row.try_get("created_at")?,
             lane: row.try_get("lane")?,
             place: row.try_get("place")?,
-            state: State::of(row.try_get("state")?),
+            state: State::from(row.try_get::<String, _>("state")?),
             attempts: row.try_get("attempts")?,
             kind: row.try_get("kind")?,
             reason: row.try_get("reason")?,
@@ -299,7 +301,7 @@ impl Chosen {
     fn take(&mut self, row: &PgRow, act: Act) -> Result<()> {
         let place = row.try_get("place")?;
         self.last = Some(place);
-        if act == Act::Retry && State::of(row.try_get("state")?) == State::Behind {
+        if act == Act::Retry && State::from(row.try_get::<String, _>("state")?) == State::Behind {
             self.behind += 1;
             return Ok(());
         }

@@ -227,6 +227,38 @@ async fn given_up_events_are_dead_letters_and_come_again_when_retried() {
     assert_eq!(left, 0);
 }
 
+/// A transaction sees what it has written itself. As it may not be there in the end, it comes when it is, and once.
+#[tokio::test]
+async fn events_of_the_own_transaction_come_when_it_has_committed() {
+    let database = database_with_one_lane().await;
+    let mut connection = database.connect().await.unwrap();
+    subscribe(&mut connection, "c").await;
+    emit(&mut connection, "before", "k").await;
+    let mut seen = Vec::new();
+    for round in 0..6 {
+        run(&mut connection, "begin").await;
+        if round < 3 {
+            emit(&mut connection, &round.to_string(), "k").await;
+        }
+        let batch: Vec<(String, String)> =
+            sqlx::query_as("select type, token from postrider.next_batch('c')")
+                .fetch_all(&mut connection)
+                .await
+                .unwrap();
+        assert!(batch.iter().all(|(event, _)| *event != round.to_string()), "{batch:?}");
+        if let Some((_, token)) = batch.first() {
+            sqlx::query("select postrider.finish_batch('c', $1)")
+                .bind(token)
+                .execute(&mut connection)
+                .await
+                .unwrap();
+        }
+        seen.extend(batch.into_iter().map(|(event, _)| event));
+        run(&mut connection, "commit").await;
+    }
+    assert_eq!(seen, ["before", "0", "1", "2"]);
+}
+
 #[tokio::test]
 async fn misuse_of_batches_is_refused_in_words() {
     let database = database().await;

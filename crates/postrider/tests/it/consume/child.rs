@@ -1,9 +1,11 @@
 //! Consumers as processes of their own, which kill themselves with SIGKILL at named points.
 
-use std::process::{Child, Command, Stdio};
+use std::io::Read as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use postrider::consume::{BoxError, Message, Outcome, Subscription, Tx};
+use postrider::consume::{Backoff, BoxError, Message, Outcome, Subscription, Tx};
 use postrider::inbox;
 use postrider::log::Start;
 use postrider_testkit::{Process, Signal};
@@ -11,6 +13,7 @@ use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection as _, PgConnection, Row as _};
+use tokio::io::AsyncReadExt as _;
 
 const VARIABLE: &str = "POSTRIDER_TEST_CONSUMER";
 
@@ -27,6 +30,10 @@ pub enum Kind {
     Inbox,
     /// As `Inbox`, without asking it.
     NoInbox,
+    /// `Subscription`, whose handler aborts the process at some events.
+    Aborting,
+    /// The same with whole batches.
+    AbortingBatches,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -61,6 +68,7 @@ async fn consumer() {
         Kind::Rust | Kind::EffectApart => rust(order).await,
         Kind::Sql => sql(order).await,
         Kind::Inbox | Kind::NoInbox => queue(order).await,
+        Kind::Aborting | Kind::AbortingBatches => aborting(order).await,
     }
 }
 
@@ -103,6 +111,47 @@ async fn rust(order: Order) {
         Ok::<_, BoxError>(Outcome::Done)
     };
     subscription.run_batches(std::future::pending(), handler).await.unwrap();
+}
+
+/// So often one event may end the process.
+pub const MOST_ABORTS: u32 = 3;
+
+async fn aborting(order: Order) {
+    let pool = PgPoolOptions::new().max_connections(2).connect(&order.database).await.unwrap();
+    let short = Duration::from_millis(5);
+    let subscription = Subscription::new(pool, "ledger")
+        .start(Start::Earliest)
+        .batch(20)
+        .workers(2)
+        .retry(Backoff { first: short, factor: 1.0, max: short, max_attempts: MOST_ABORTS });
+    let handler = async |tx: &mut Tx, event: &Message| {
+        match event.r#type.as_str() {
+            // Not before others are at work beside it, if they may be.
+            "fatal" => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                std::process::abort();
+            }
+            "slow" => tokio::time::sleep(Duration::from_millis(200)).await,
+            "panicking" => panic!("at the payment"),
+            _ => {}
+        }
+        note(tx, &event.id.to_string(), event.json::<Payload>()?.amount).await?;
+        Ok::<_, BoxError>(Outcome::Done)
+    };
+    let stop = async { drop(tokio::io::stdin().read_u8().await) };
+    let ended = match order.kind {
+        Kind::AbortingBatches => {
+            let batch = async |tx: &mut Tx, events: &[Message]| {
+                for event in events {
+                    handler(tx, event).await?;
+                }
+                Ok::<_, BoxError>(Outcome::Done)
+            };
+            subscription.run_batches(stop, batch).await
+        }
+        _ => subscription.run(stop, handler).await,
+    };
+    ended.unwrap();
 }
 
 async fn sql(order: Order) {
@@ -160,26 +209,40 @@ async fn queue(order: Order) {
 }
 
 /// A process that consumes; killed when it is dropped.
-pub struct Consumer(Child);
+pub struct Consumer {
+    child: Child,
+    /// What it says, read as it comes: one that nobody listens to would stand still.
+    words: Option<JoinHandle<String>>,
+}
 
 impl Consumer {
     pub fn start(order: &Order) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "consume::child::consumer", "--nocapture"])
             .env(VARIABLE, serde_json::to_string(order).unwrap())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        Self(child)
+        let mut stderr = child.stderr.take().unwrap();
+        let words = thread::spawn(move || {
+            let mut words = String::new();
+            stderr.read_to_string(&mut words).unwrap();
+            words
+        });
+        Self { child, words: Some(words) }
+    }
+
+    /// How it ended, if it has.
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// Where it died, if it has.
     pub fn death(&mut self) -> Option<&'static str> {
-        use std::io::Read as _;
-        self.0.try_wait().unwrap()?;
-        let mut words = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+        self.child.try_wait().unwrap()?;
+        let words = self.words.take().unwrap().join().unwrap();
         let point = words.lines().filter_map(|line| line.strip_prefix("died ")).next_back();
         let point = point.and_then(|word| POINTS.into_iter().find(|known| *known == word));
         Some(point.unwrap_or_else(|| panic!("a consumer ended by itself: {words}")))
@@ -188,7 +251,7 @@ impl Consumer {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -10,10 +10,13 @@ use postrider_testkit::Database;
 use sqlx::PgPool;
 use tokio::sync::Notify;
 
-use crate::support::{PATIENCE, database, database_with_one_lane, emit, run};
+use crate::support::{PATIENCE, database, database_with_one_lane, emit, pool_through_proxy, run};
 
 async fn subscription(database: &Database) -> Subscription {
-    let pool = PgPool::connect(&database.url()).await.unwrap();
+    subscription_of(PgPool::connect(&database.url()).await.unwrap())
+}
+
+fn subscription_of(pool: PgPool) -> Subscription {
     let quick = Backoff {
         first: Duration::from_millis(5),
         max: Duration::from_millis(20),
@@ -77,6 +80,44 @@ async fn an_event_that_fails_is_tried_again_in_its_place() {
     assert!(dead.is_empty(), "{dead:?}");
     // The first two attempts failed: 1 and 2 were committed without it, and it came to its turn again.
     assert!(tries.load(Ordering::Relaxed) >= 3);
+}
+
+/// What shows only when the batch is ended: a constraint that is looked at by COMMIT, a failed statement that the handler did not heed.
+#[tokio::test]
+async fn an_event_whose_commit_fails_is_dead_and_the_rest_goes_on() {
+    let database = database_with_one_lane().await;
+    five_events(&database).await;
+    let mut connection = database.connect().await.unwrap();
+    run(
+        &mut connection,
+        "create function refuse() returns trigger language plpgsql as 'begin raise exception ''too much''; end';
+         create constraint trigger refuse after insert on done deferrable initially deferred for each row
+         when (new.type = '2') execute function refuse()",
+    )
+    .await;
+    let handler = async |tx: &mut Tx, event: &Message| {
+        if event.r#type == "4" {
+            drop(sqlx::query("select 1 / 0").execute(&mut **tx).await);
+            return Ok::<_, BoxError>(Outcome::Done);
+        }
+        note(tx, event).await?;
+        Ok(Outcome::Done)
+    };
+    let watching = async {
+        loop {
+            let (done, dead) = outcome(&database).await;
+            if done == ["1", "3", "5"] && dead.len() == 2 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    in_time(Box::pin(subscription(&database).await.run(watching, handler))).await.unwrap();
+    let (_, dead) = outcome(&database).await;
+    let said = |event: &str, reason: &str| {
+        dead.iter().any(|(dead, why, tries)| dead == event && why.contains(reason) && *tries >= 3)
+    };
+    assert!(said("2", "too much") && said("4", "current transaction is aborted"), "{dead:?}");
 }
 
 #[tokio::test]
@@ -152,6 +193,37 @@ async fn a_stop_waits_for_the_handler() {
     in_time(subscription(&database).await.run(stop.notified(), handler)).await.unwrap();
     let (done, _) = outcome(&database).await;
     assert_eq!(done, ["1", "2", "3", "4", "5"], "one key, one batch");
+}
+
+/// It is waited for as it is later, and a stop does not wait for it.
+#[tokio::test]
+async fn a_database_that_is_away_at_the_beginning_is_waited_for() {
+    let database = database_with_one_lane().await;
+    five_events(&database).await;
+    let (proxy, pool) = pool_through_proxy(&database).await;
+    proxy.refuse();
+    let ended = Notify::new();
+    let handler = async |tx: &mut Tx, event: &Message| {
+        note(tx, event).await?;
+        if event.r#type == "5" {
+            ended.notify_one();
+        }
+        Ok::<_, BoxError>(Outcome::Done)
+    };
+    let refused_twice = async || {
+        let before = proxy.accepted();
+        while proxy.accepted() < before + 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time(subscription_of(pool.clone()).run(refused_twice(), handler)).await.unwrap();
+    let running = subscription_of(pool).run(ended.notified(), handler);
+    let healing = async {
+        refused_twice().await;
+        proxy.heal();
+    };
+    in_time(Box::pin(async { tokio::join!(running, healing) })).await.0.unwrap();
+    assert_eq!(outcome(&database).await.0, ["1", "2", "3", "4", "5"]);
 }
 
 /// Its connection is ended by an administrator in the middle of the effect: done again, once.

@@ -102,15 +102,26 @@ async fn run<S: Source>(order: &Order, source: S) {
         .run(stop, async |tx: &mut Tx, event: Event<Payment>| {
             end.pass("before effect");
             match event.r#type.as_str() {
-                "fatal" => kill(),
+                // Not before others are at work beside it, if they may be.
+                "fatal" => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    kill();
+                }
+                "slow" => tokio::time::sleep(Duration::from_millis(200)).await,
                 "dead" => return Ok(Outcome::Dead("not for us".to_owned())),
                 "broken" => return Err::<_, BoxError>("always".into()),
                 "panicking" => panic!("at the payment"),
+                // Nothing of its transaction will be there.
+                "heedless" => drop(sqlx::query("select 1 / 0").execute(&mut **tx).await),
                 "late" if event.attempt < 3 => return Ok(Outcome::Retry(short)),
                 _ => {}
             }
             let write = sqlx::query(WRITE).bind(&event.id).bind(&event.key).bind(event.payload.amount);
-            write.execute(&mut **tx).await?;
+            if let Err(error) = write.execute(&mut **tx).await
+                && event.r#type != "heedless"
+            {
+                return Err(error.into());
+            }
             end.pass("after effect");
             Ok(Outcome::Done)
         })

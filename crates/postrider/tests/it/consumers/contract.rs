@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use postrider::consume::{Backoff, BoxError, Outcome, Tx};
 use postrider::consumer::{Consumer, Event};
+use postrider_testkit::Proxy;
 use sqlx::PgPool;
 use tokio::sync::{Notify, oneshot};
 
@@ -100,6 +101,42 @@ pub async fn drained<F: Far>(far: &F) {
     assert_eq!(sums(&pool).await, expected(count));
 }
 
+/// The connection ends twice in the middle of the work, by a close and by a reset: connected again, and every effect once.
+pub async fn reconnects<F: Far>(far: &F, source: impl Fn(&str) -> F::Source) {
+    let consumer = unique("cut");
+    let (_database, pool) = ledger().await;
+    prepare(far, &consumer).await;
+    let url = far.url();
+    let (before, rest) = url.split_once("127.0.0.1:").expect("a server of this machine");
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let proxy = Proxy::start(format!("127.0.0.1:{}", &rest[..digits])).await.unwrap();
+    let through = format!("{before}127.0.0.1:{}{}", proxy.port(), &rest[digits..]);
+    let count = 200;
+    far.publish(&payments(count, 20)).await;
+    let (stop, stopping) = oneshot::channel();
+    let (first, second) = (AtomicBool::new(true), AtomicBool::new(true));
+    let running = Consumer::new(pool.clone(), &consumer, source(&through)).run(
+        stopped(stopping),
+        async |tx: &mut Tx, event: Event<Payment>| {
+            match event.payload.amount {
+                50 if first.swap(false, Ordering::AcqRel) => proxy.cut(),
+                120 if second.swap(false, Ordering::AcqRel) => proxy.reset(),
+                _ => {}
+            }
+            write(tx, &event).await
+        },
+    );
+    let watching = async {
+        until("all are written", async || sums(&pool).await.0 >= expected(count).0).await;
+        until("nothing is left", async || far.left(&consumer).await == 0).await;
+        stop.send(()).unwrap();
+    };
+    let (ended, ()) = tokio::join!(running, watching);
+    ended.unwrap();
+    assert_eq!(sums(&pool).await, expected(count));
+    assert!(proxy.accepted() > 2, "it was never cut");
+}
+
 /// A handler that does not end in time is rolled back.
 pub async fn deadline<F: Far>(far: &F) {
     let consumer = unique("late");
@@ -139,6 +176,27 @@ async fn work_off<F: Far>(far: &F, pool: &PgPool, consumer: &str, count: usize) 
     };
     let (ended, ()) = tokio::join!(running, watching);
     ended.unwrap();
+}
+
+/// Events whose attributes are headers are the same events: one that comes in both ways has one effect.
+pub async fn binary<F: Far>(far: &F) {
+    let consumer = unique("binary");
+    let (_database, pool) = ledger().await;
+    prepare(far, &consumer).await;
+    let count = 20;
+    let letters =
+        (1..=count).map(|number| Letter::binary(number, &format!("key-{}", number % 3), far.prefix()));
+    far.publish(&letters.chain(payments(count, 3)).collect::<Vec<_>>()).await;
+    work_off(far, &pool, &consumer, count).await;
+    assert_eq!(sums(&pool).await, expected(count));
+    let wrong: i64 = sqlx::query_scalar(
+        "select count(*) from ledger where event_id <> 'event-' || amount or key is distinct from 'key-' || amount % 3",
+    )
+    .fetch_one(&pool)
+    .await
+    .unwrap();
+    assert_eq!(wrong, 0);
+    assert_eq!(far.dead_letters(&consumer).await.len(), 0);
 }
 
 /// A message that is no event is one dead letter.

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 pub struct Letter {
     pub key: String,
     pub content_type: &'static str,
+    pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
@@ -22,7 +23,23 @@ impl Letter {
             "datacontenttype": "application/json", "data": { "amount": number },
         });
         let content_type = "application/cloudevents+json";
-        Self { key: key.to_owned(), content_type, body: body.to_string().into_bytes() }
+        Self { key: key.to_owned(), content_type, headers: Vec::new(), body: body.to_string().into_bytes() }
+    }
+
+    /// The same payment with its attributes in headers, each behind this prefix: binary mode.
+    pub fn binary(number: usize, key: &str, prefix: &str) -> Self {
+        let id = Self::id(number);
+        let attributes = [
+            ("specversion", "1.0"),
+            ("source", "test"),
+            ("id", &id),
+            ("type", "payment.made"),
+            ("subject", key),
+            ("partitionkey", key),
+        ];
+        let headers = attributes.map(|(name, value)| (format!("{prefix}{name}"), value.to_owned())).to_vec();
+        let body = json!({ "amount": number }).to_string().into_bytes();
+        Self { key: key.to_owned(), content_type: "application/json", headers, body }
     }
 
     pub fn payment(number: usize, key: &str) -> Self {
@@ -50,6 +67,8 @@ pub trait Far: Send + Sync {
     fn kind(&self) -> &'static str;
     fn url(&self) -> String;
     fn source(&self) -> Self::Source;
+    /// What stands before the attributes of an event in headers.
+    fn prefix(&self) -> &'static str;
     /// Confirmed by the server when it returns.
     async fn publish(&self, letters: &[Letter]);
     async fn dead_letters(&self, consumer: &str) -> Vec<Dead>;

@@ -61,10 +61,18 @@ impl Far for Tested {
         source(&self.url())
     }
 
+    fn prefix(&self) -> &'static str {
+        "ce_"
+    }
+
     async fn publish(&self, letters: &[Letter]) {
         let send = |letter: &'_ Letter| {
-            let headers =
-                OwnedHeaders::new().insert(Header { key: "content-type", value: Some(letter.content_type) });
+            let content_type = Header { key: "content-type", value: Some(letter.content_type) };
+            let headers = letter
+                .headers
+                .iter()
+                .fold(OwnedHeaders::new(), |all, (key, value)| all.insert(Header { key, value: Some(value) }))
+                .insert(content_type);
             let record =
                 FutureRecord::to(&self.topic).key(&letter.key).payload(&letter.body).headers(headers);
             self.producer.send_result(record).unwrap()
@@ -152,6 +160,11 @@ async fn without_the_inbox_a_ledger_behind_kafka_is_wrong() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_107_poison_behind_kafka_is_given_up_and_its_neighbours_are_not() {
     poison::poison(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_kafka_cloudevents_in_headers_are_understood() {
+    contract::binary(&tested().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

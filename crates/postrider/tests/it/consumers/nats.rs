@@ -12,6 +12,7 @@ use postrider_testkit::{Broker, Nats};
 
 use super::far::{Dead, Far, Letter, unique};
 use super::{contract, poison, storm};
+use crate::support::PATIENCE;
 
 /// `URL STREAM`
 pub fn source(url: &str) -> Stream {
@@ -54,12 +55,19 @@ impl Far for Tested {
         source(&self.url())
     }
 
+    fn prefix(&self) -> &'static str {
+        "ce-"
+    }
+
     async fn publish(&self, letters: &[Letter]) {
         for letters in letters.chunks(500) {
             let mut confirmations = Vec::new();
             for letter in letters {
                 let mut headers = HeaderMap::new();
                 headers.insert("Content-Type", letter.content_type);
+                for (name, value) in &letter.headers {
+                    headers.insert(name.as_str(), value.as_str());
+                }
                 let subject = format!("{}.payment", self.stream);
                 let body = letter.body.clone().into();
                 confirmations.push(self.context.publish_with_headers(subject, headers, body).await.unwrap());
@@ -111,12 +119,38 @@ async fn fault_107_poison_behind_nats_is_given_up_and_its_neighbours_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn behind_nats_cloudevents_in_headers_are_understood() {
+    contract::binary(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn behind_nats_a_key_is_never_overtaken() {
     contract::order_per_key(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_nats_a_connection_that_breaks_costs_nothing_but_time() {
+    contract::reconnects(&tested().await, source).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_nats_what_was_not_begun_is_given_back_at_the_end() {
     contract::drained(&tested().await).await;
     contract::deadline(&tested().await).await;
+}
+
+/// Who watches the server hears of a message that is given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_behind_nats_is_announced_by_the_server() {
+    let tested = tested().await;
+    let consumer = unique("announced");
+    super::far::prepare(&tested, &consumer).await;
+    let client = async_nats::connect(&tested.url).await.unwrap();
+    let subject = format!("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{}.{consumer}", tested.stream);
+    let mut advisories = client.subscribe(subject).await.unwrap();
+    client.flush().await.unwrap();
+    contract::one_dead_letter(&tested, &consumer).await;
+    let advisory = tokio::time::timeout(PATIENCE, advisories.next()).await.expect("no word of it").unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&advisory.payload).unwrap();
+    assert_eq!(said["consumer"], consumer);
 }

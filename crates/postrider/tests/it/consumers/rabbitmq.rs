@@ -1,5 +1,7 @@
 //! Behind RabbitMQ.
 
+use std::sync::Arc;
+
 use futures_util::future::join_all;
 use lapin::options::{
     BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions,
@@ -7,11 +9,14 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use postrider::consumer::{Link as _, Source as _, Terms};
 use postrider::consumers::rabbitmq::RabbitMq as Exchange;
-use postrider_testkit::{Broker, RabbitMq};
+use postrider_testkit::{Authority, Broker, RabbitMq};
+use tokio::sync::Semaphore;
 
 use super::far::{Dead, Far, Letter, unique};
 use super::{contract, poison, storm};
+use crate::support::PATIENCE;
 
 /// `URL EXCHANGE`
 pub fn source(url: &str) -> Exchange {
@@ -54,12 +59,21 @@ impl Far for Tested {
         source(&self.url())
     }
 
+    fn prefix(&self) -> &'static str {
+        "cloudEvents_"
+    }
+
     async fn publish(&self, letters: &[Letter]) {
         for letters in letters.chunks(500) {
             let mut confirmations = Vec::new();
             for letter in letters {
+                let mut headers = FieldTable::default();
+                for (name, value) in &letter.headers {
+                    headers.insert(name.as_str().into(), AMQPValue::LongString(value.as_str().into()));
+                }
                 let properties = BasicProperties::default()
                     .with_content_type(letter.content_type.into())
+                    .with_headers(headers)
                     .with_delivery_mode(2);
                 let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
                 let name = self.exchange.as_str().into();
@@ -118,14 +132,54 @@ async fn fault_107_poison_behind_rabbitmq_is_given_up_and_its_neighbours_are_not
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn behind_rabbitmq_cloudevents_in_headers_are_understood() {
+    contract::binary(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn behind_rabbitmq_a_key_is_never_overtaken() {
     contract::order_per_key(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_rabbitmq_a_connection_that_breaks_costs_nothing_but_time() {
+    contract::reconnects(&tested().await, source).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_rabbitmq_what_was_not_begun_is_given_back_at_the_end() {
     contract::drained(&tested().await).await;
     contract::deadline(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_tls_only_the_right_rabbitmq_is_listened_to() {
+    let (right, wrong) = (Authority::new().unwrap(), Authority::new().unwrap());
+    let certificate = right.issue("IP:127.0.0.1", 10).unwrap();
+    let server = Broker::private(RabbitMq::new().with_tls(&certificate)).await.unwrap();
+    let url = format!("amqps://guest:guest@{}/", server.tls_address().unwrap());
+    let source = |authority: &Authority| Exchange::new(&url, "events").ca(authority.certificate());
+    let terms = || Terms { consumer: "secret".to_owned(), prefetch: 1, room: Arc::new(Semaphore::new(1)) };
+
+    let (link, mut deliveries) = source(&right).open(&terms()).await.unwrap();
+    let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let options = BasicPublishOptions::default();
+    let letter = Letter::payment(1, "a").body;
+    channel
+        .basic_publish("events".into(), "".into(), options, &letter, BasicProperties::default())
+        .await
+        .unwrap();
+    let delivery = tokio::time::timeout(PATIENCE, deliveries.recv()).await.unwrap().unwrap().unwrap();
+    assert_eq!(delivery.message.body, letter);
+    link.acknowledge(&delivery.receipt).await.unwrap();
+    link.close().await;
+
+    let trouble = source(&wrong).open(&terms()).await.err().unwrap().to_string();
+    assert!(trouble.contains("UnknownIssuer"), "{trouble}");
+    let nowhere = Exchange::new(&url, "events").ca("/nowhere/ca.pem");
+    let trouble = nowhere.open(&terms()).await.err().unwrap().to_string();
+    assert!(trouble.contains("/nowhere/ca.pem") && !trouble.contains("guest"), "{trouble}");
 }
 
 /// Somebody has bound the exchange of the dead letters to that of the events: a dead letter comes back once, and that is all.

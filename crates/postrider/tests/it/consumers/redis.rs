@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use postrider::consume::{BoxError, Outcome, Tx};
+use postrider::consumer::{Consumer, Event};
 use postrider::consumers::redis::Redis as Streams;
 use postrider_testkit::{Broker, Redis};
 use redis::aio::MultiplexedConnection;
@@ -9,7 +11,7 @@ use redis::streams::StreamRangeReply;
 use redis::{Pipeline, Value, cmd};
 
 use super::far::{Dead, Far, Letter, unique};
-use super::{contract, poison, storm};
+use super::{Payment, contract, poison, storm, until};
 
 /// `URL STREAM`
 pub fn source(url: &str) -> Streams {
@@ -46,12 +48,17 @@ impl Far for Tested {
         source(&self.url())
     }
 
+    fn prefix(&self) -> &'static str {
+        "ce_"
+    }
+
     async fn publish(&self, letters: &[Letter]) {
         for letters in letters.chunks(1_000) {
             let mut pipeline = Pipeline::new();
             for letter in letters {
                 let add = pipeline.cmd("XADD").arg(&self.stream).arg("*").arg("key").arg(&letter.key);
                 add.arg("content-type").arg(letter.content_type).arg("data").arg(&letter.body);
+                add.arg(&letter.headers);
             }
             pipeline.query_async::<Vec<String>>(&mut self.redis.clone()).await.unwrap();
         }
@@ -107,12 +114,46 @@ async fn fault_107_poison_behind_redis_is_given_up_and_its_neighbours_are_not() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn behind_redis_cloudevents_in_headers_are_understood() {
+    contract::binary(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn behind_redis_a_key_is_never_overtaken() {
     contract::order_per_key(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_redis_a_connection_that_breaks_costs_nothing_but_time() {
+    contract::reconnects(&tested().await, source).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_redis_what_was_not_begun_is_given_back_at_the_end() {
     contract::drained(&tested().await).await;
     contract::deadline(&tested().await).await;
+}
+
+/// Where no relay runs, nobody else would.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_turns_the_ring_of_the_inbox() {
+    let tested = tested().await;
+    let (_database, pool) = super::ledger().await;
+    let age = "update postrider.inbox_slots set opened_at = opened_at - interval '30 days', closed_at = closed_at - interval '30 days'";
+    sqlx::raw_sql(age).execute(&pool).await.unwrap();
+    let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
+    let consumer = unique("keeper");
+    let handler = async |_: &mut Tx, _: Event<Payment>| Ok::<_, BoxError>(Outcome::Done);
+    let running =
+        Consumer::new(pool.clone(), &consumer, tested.source()).run(async { drop(stopping.await) }, handler);
+    let watching = async {
+        let phase = "select coalesce(pg_sequence_last_value('postrider.inbox_phase'), 0)";
+        until("the ring turns", async || {
+            sqlx::query_scalar::<_, i64>(phase).fetch_one(&pool).await.unwrap() > 0
+        })
+        .await;
+        stop.send(()).unwrap();
+    };
+    let (ended, ()) = tokio::join!(running, watching);
+    ended.unwrap();
 }

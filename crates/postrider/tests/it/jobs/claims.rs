@@ -2,7 +2,7 @@
 
 use sqlx::{Connection as _, PgConnection};
 
-use super::{claim, finish, kinds, one, work_off};
+use super::{claim, finish, kinds, one, until, work_off};
 use crate::support::{database, run};
 
 async fn enqueue(connection: &mut PgConnection, kind: &str) -> i64 {
@@ -140,6 +140,48 @@ async fn jobs_of_a_key_wait_for_each_other() {
     assert!(place("a1") < place("a2") && seen.contains(&"b2".to_owned()), "{seen:?}");
 }
 
+/// A claim that comes upon a job which is just being cancelled neither waits for that nor takes its key, which nobody would give back.
+#[tokio::test]
+async fn a_key_stays_free_while_its_next_job_is_being_cancelled() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(
+        &mut connection,
+        "set lock_timeout = '10s';
+         select postrider.enqueue('first', '{}', key => 'k'), postrider.enqueue('second', '{}', key => 'k')",
+    )
+    .await;
+    let mut canceller = database.connect().await.unwrap();
+    run(&mut canceller, "begin; select postrider.cancel_job(1)").await;
+    assert!(kinds(&mut connection, 10).await.is_empty());
+    run(&mut canceller, "commit").await;
+    until(&mut connection, "select exists (select from postrider.claim_jobs() where kind = 'second')").await;
+}
+
+/// Nobody hears of such a claim, so nobody would ever close it.
+#[tokio::test]
+async fn a_claim_of_nothing_but_cancelled_jobs_is_closed() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(&mut connection, "select postrider.enqueue('one', '{}'), postrider.enqueue('two', '{}')").await;
+    run(&mut connection, "select postrider.cancel_job(1), postrider.cancel_job(2)").await;
+    assert!(kinds(&mut connection, 10).await.is_empty());
+    assert_eq!(
+        one::<i64>(
+            &mut connection,
+            "select count(*) from postrider.job_claims c
+             where not exists (select from postrider.job_settled s where s.claim = c.claim and s.closes)"
+        )
+        .await,
+        0
+    );
+    assert_eq!(
+        one::<i64>(&mut connection, "select count(*) from postrider.job_results where state = 'cancelled'")
+            .await,
+        2
+    );
+}
+
 #[tokio::test]
 async fn what_waits_can_be_cancelled_and_what_is_dead_retried() {
     let database = database().await;
@@ -181,6 +223,56 @@ async fn what_waits_can_be_cancelled_and_what_is_dead_retried() {
     assert_eq!(states, [(1, "cancelled".to_owned()), (2, "cancelled".to_owned()), (3, "done".to_owned())]);
 }
 
+/// With a snapshot of before, a job that another worker has ended could be ended again, and a slot be emptied in which a new one stands.
+#[tokio::test]
+async fn only_read_committed_transactions_change_jobs() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    enqueue(&mut connection, "a").await;
+    claim(&mut connection, 10).await;
+    for level in ["repeatable read", "serializable"] {
+        for call in
+            ["claim_jobs()", "finish_jobs(1)", "finish_jobs(1, done => '{1}')", "reap_jobs()", "tend_jobs()"]
+        {
+            let begin = sqlx::AssertSqlSafe(format!("begin isolation level {level}"));
+            sqlx::raw_sql(begin).execute(&mut connection).await.unwrap();
+            let statement = sqlx::AssertSqlSafe(format!("select postrider.{call}"));
+            let error = sqlx::query(statement).execute(&mut connection).await.unwrap_err();
+            let said = error.as_database_error().unwrap();
+            assert_eq!(said.code().as_deref(), Some("25000"), "{call}: {said}");
+            assert!(said.message().contains(level), "{call}: {said}");
+            run(&mut connection, "rollback").await;
+        }
+    }
+    finish(&mut connection, 1).await.unwrap();
+}
+
+/// However long it waits for its turn.
+#[tokio::test]
+async fn what_was_cancelled_is_not_begun_a_day_later() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    enqueue(&mut connection, "a").await;
+    run(
+        &mut connection,
+        "select postrider.pause_queue('default'), postrider.cancel_job(1);
+         update postrider.job_cancelled set cancelled_at = now() - interval '25 hours';
+         select postrider.tend_jobs(); select postrider.pause_queue('default', false)",
+    )
+    .await;
+    assert_eq!(claim(&mut connection, 10).await, []);
+    run(
+        &mut connection,
+        "insert into postrider.job_cancelled values (77, now() - interval '25 hours'); select postrider.tend_jobs()",
+    )
+    .await;
+    assert_eq!(
+        one::<i64>(&mut connection, "select count(*) from postrider.job_cancelled").await,
+        0,
+        "of nobody"
+    );
+}
+
 #[tokio::test]
 async fn a_paused_queue_gives_nothing_and_goes_on_afterwards() {
     let database = database().await;
@@ -192,6 +284,15 @@ async fn a_paused_queue_gives_nothing_and_goes_on_afterwards() {
         "it is paused already"
     );
     assert_eq!(claim(&mut connection, 10).await, []);
+    run(
+        &mut connection,
+        "insert into postrider.job_waiting (id, queue, priority, kind, max_attempts, payload, state, run_at)
+         values (99, 'default', 0, 'due', 1, '{}', 'scheduled', now() - interval '1 second')",
+    )
+    .await;
+    let due = "select postrider.next_job_at(array['default'])";
+    assert_eq!(one::<Option<f64>>(&mut connection, due).await, None, "a worker would look over and over");
+    run(&mut connection, "delete from postrider.job_waiting").await;
     assert!(one::<bool>(&mut connection, "select postrider.pause_queue('default', false)").await);
     assert_eq!(claim(&mut connection, 10).await.len(), 1);
 }

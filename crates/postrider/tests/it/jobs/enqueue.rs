@@ -6,7 +6,7 @@ use sqlx::Connection as _;
 use sqlx::postgres::PgDatabaseError;
 use time::OffsetDateTime;
 
-use super::{claim, finish, kinds, one, work_off};
+use super::{claim, finish, kinds, one, until, work_off};
 use crate::support::{database, run};
 
 #[tokio::test]
@@ -63,6 +63,13 @@ async fn bad_input_is_refused_with_what_to_do() {
             "22004",
             "the payload of a job must not be null (job 1 of enqueue_many)",
         ),
+        ("enqueue('a', '{}', run_at => 'infinity')", "22008", "job 'a' cannot run at infinity"),
+        ("enqueue('a', '{}', run_at => '-infinity')", "22008", "job 'a' cannot run at -infinity"),
+        (
+            "enqueue_many('[{\"kind\": \"a\", \"payload\": 1, \"run_at\": \"20000-01-01\"}]')",
+            "22008",
+            "job 'a' cannot run at 20000-01-01",
+        ),
         ("claim_jobs(most => 0)", "22023", "these jobs cannot be claimed"),
     ] {
         let statement = sqlx::AssertSqlSafe(format!("select postrider.{call}"));
@@ -97,6 +104,47 @@ async fn high_priorities_come_first_and_times_are_kept() {
     // Moved by one claim, brought by the next.
     assert_eq!(kinds(&mut connection, 3).await, Vec::<String>::new());
     assert_eq!(kinds(&mut connection, 3).await, ["later"]);
+}
+
+/// A producer that finds a key taken stands in nobody's way: neither of who finishes the job nor of others that find the same.
+#[tokio::test]
+async fn a_unique_key_that_is_taken_is_locked_by_nobody() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(
+        &mut connection,
+        "set lock_timeout = '5s'; select postrider.enqueue('sync', '{}', unique_key => 'u')",
+    )
+    .await;
+    let mut producer = database.connect().await.unwrap();
+    run(&mut producer, "begin; select postrider.enqueue('sync', '{}', unique_key => 'u')").await;
+    run(&mut connection, "select postrider.enqueue('sync', '{}', unique_key => 'u')").await;
+    assert_eq!(work_off(&mut connection).await, ["sync"]);
+    run(&mut producer, "commit").await;
+}
+
+/// Whoever enqueues while the job that has the key is being finished gets a job of its own: that one may have looked before.
+#[tokio::test]
+async fn a_unique_key_that_is_being_given_back_is_waited_for() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(&mut connection, "select postrider.enqueue('sync', '{}', unique_key => 'u')").await;
+    let claimed = claim(&mut connection, 10).await;
+    run(&mut connection, "begin").await;
+    finish(&mut connection, claimed[0].0).await.unwrap();
+    let mut producer = database.connect().await.unwrap();
+    let enqueued = tokio::spawn(async move {
+        one::<i64>(&mut producer, "select postrider.enqueue('sync', '{}', unique_key => 'u')").await
+    });
+    let mut watcher = database.connect().await.unwrap();
+    until(
+        &mut watcher,
+        "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')",
+    )
+    .await;
+    run(&mut connection, "commit").await;
+    assert_ne!(enqueued.await.unwrap(), claimed[0].1);
+    assert_eq!(work_off(&mut connection).await, ["sync"]);
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! The worker: outcomes, failures, panics, transactions, waking, stopping.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::{Working, one, pool, quick, until};
-use crate::support::{PATIENCE, database, run};
+use crate::support::{PATIENCE, database, pool_through_proxy, run};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
@@ -45,6 +44,12 @@ async fn obey(context: &mut JobContext, job: Job<Order>) -> HandlerResult {
             sqlx::query("insert into effects values ($1)").bind(job.id).execute(&mut **tx).await?;
             Ok(Outcome::Done)
         }
+        "effect and retry" => {
+            let tx = context.transaction().await?;
+            sqlx::query("insert into effects values ($1)").bind(-job.id).execute(&mut **tx).await?;
+            let again = Outcome::Retry { after: Duration::ZERO, reason: "not yet".to_owned() };
+            Ok(if job.attempt == 1 { again } else { Outcome::Done })
+        }
         "effect and fail" => {
             let tx = context.transaction().await?;
             sqlx::query("insert into effects values ($1)").bind(-job.id).execute(&mut **tx).await?;
@@ -52,6 +57,26 @@ async fn obey(context: &mut JobContext, job: Job<Order>) -> HandlerResult {
         }
         _ => Ok(Outcome::DoneWith(json!({"attempt": job.attempt}))),
     }
+}
+
+/// Whatever the pool's own default is: others may have taken the job over, and that has to be seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handlers_transaction_is_read_committed() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(&mut connection, "create table effects (job bigint)").await;
+    let name = sqlx::AssertSqlSafe(format!(
+        "alter database \"{}\" set default_transaction_isolation = 'serializable'",
+        database.name()
+    ));
+    sqlx::raw_sql(name).execute(&mut connection).await.unwrap();
+    let pool = pool(&database).await;
+    let working =
+        Working::start(Worker::new(pool).options(quick()).state(Seen::default()).handle("order", obey));
+    enqueue(&mut connection, &order("effect")).await.unwrap();
+    until(&mut connection, "select exists (select from postrider.job_results where state = 'done')").await;
+    working.stop().await;
+    assert_eq!(one::<i64>(&mut connection, "select count(*) from effects").await, 1);
 }
 
 fn order(what: &str) -> NewJob {
@@ -64,8 +89,18 @@ async fn every_outcome_is_what_it_says() {
     let mut connection = database.connect().await.unwrap();
     run(&mut connection, "create table effects (job bigint); select postrider.set_queue('default', first_backoff => '10 milliseconds')").await;
     let mut ids = std::collections::HashMap::new();
-    for what in ["work", "fail once", "panic", "snooze", "die", "cancel", "hang", "effect", "effect and fail"]
-    {
+    for what in [
+        "work",
+        "fail once",
+        "panic",
+        "snooze",
+        "die",
+        "cancel",
+        "hang",
+        "effect",
+        "effect and fail",
+        "effect and retry",
+    ] {
         ids.insert(what, enqueue(&mut connection, &order(what)).await.unwrap());
     }
     let fails = enqueue(&mut connection, &order("fail").max_attempts(3)).await.unwrap();
@@ -77,7 +112,7 @@ async fn every_outcome_is_what_it_says() {
     let working = Working::start(
         Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey),
     );
-    until(&mut connection, "select (select count(*) from postrider.job_results) = 8 and (select count(*) from postrider.job_waiting where state = 'dead') = 4").await;
+    until(&mut connection, "select (select count(*) from postrider.job_results) = 9 and (select count(*) from postrider.job_waiting where state = 'dead') = 4").await;
     working.stop().await;
 
     let mut shown = async |id: i64| admin::show(&mut connection, id).await.unwrap().unwrap();
@@ -91,6 +126,7 @@ async fn every_outcome_is_what_it_says() {
         ("hang", "done", 2),
         ("effect", "done", 1),
         ("effect and fail", "done", 2),
+        ("effect and retry", "done", 2),
     ] {
         let found = shown(ids[what]).await;
         assert_eq!(
@@ -110,7 +146,7 @@ async fn every_outcome_is_what_it_says() {
     let mut effects: Vec<i64> =
         sqlx::query_scalar("select job from effects").fetch_all(&mut connection).await.unwrap();
     effects.sort_unstable();
-    assert_eq!(effects, [-ids["effect and fail"], ids["effect"]]);
+    assert_eq!(effects, [-ids["effect and retry"], -ids["effect and fail"], ids["effect"]]);
     assert_eq!(
         one::<i64>(&mut connection, "select count(*) from postrider.job_workers").await,
         0,
@@ -219,12 +255,16 @@ async fn connections_that_are_lost_cost_nothing_but_time() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
     run(&mut connection, "create table effects (job bigint); select postrider.set_queue('default', first_backoff => '10 milliseconds')").await;
-    let seen = Arc::new(Seen::default());
+    let (proxy, pool) = pool_through_proxy(&database).await;
     let options = WorkerOptions { concurrency: 8, lease: Some(Duration::from_secs(1)), ..quick() };
-    let working = Working::start(
-        Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey),
-    );
-    drop(seen);
+    // It is away from the beginning.
+    proxy.refuse();
+    let working =
+        Working::start(Worker::new(pool).options(options).state(Seen::default()).handle("order", obey));
+    while proxy.accepted() < 2 {
+        tokio::task::yield_now().await;
+    }
+    proxy.heal();
     for _ in 0..10 {
         run(
             &mut connection,
