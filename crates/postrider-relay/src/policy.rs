@@ -142,7 +142,7 @@ impl RefusalKind {
             Self::BeyondJq => park(
                 "beyond_jq",
                 "the event is beyond what filter and transform take",
-                "keep payloads smaller, or deliver such events by a sink without filter and transform; then retry or discard it",
+                "keep payloads smaller and their text whole, or deliver such events by a sink without filter and transform; then retry or discard it",
             ),
             Self::Route => park(
                 "route",

@@ -23,6 +23,7 @@ use crate::policy::Action;
 use crate::prepare::{PrepareError, Preparer};
 use crate::settings::{RelaySettings, SinkSettings};
 use crate::status::{SinkStatus, State};
+use crate::units::Size;
 
 /// Why a relay could not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -271,7 +272,7 @@ impl Relay {
                          same, one event at a time. Set relay.memory_limit to {} at least, or keep payloads smaller with `postrider \
                          init --max-payload`",
                         // Buffers shrink from four fifths on.
-                        resident / 4 * 5
+                        Size((resident / 4 * 5).next_multiple_of(1_000_000))
                     ),
                     Verdict::Over => {
                         return RelayError::Memory { resident, limit };

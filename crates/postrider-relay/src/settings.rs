@@ -153,6 +153,7 @@ pub struct SinkSettings {
 impl SinkSettings {
     /// The defaults, for this target.
     pub fn new(name: impl Into<String>, target: Target) -> Self {
+        let in_flight = target.usual_in_flight();
         Self {
             name: name.into(),
             target,
@@ -164,8 +165,8 @@ impl SinkSettings {
             transform: None,
             route: None,
             retry: Retry::default(),
-            max_in_flight: 1000,
-            max_batch: 500,
+            max_in_flight: in_flight,
+            max_batch: in_flight / 2,
             require_durability: None,
         }
     }

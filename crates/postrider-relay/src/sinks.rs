@@ -6,11 +6,19 @@ use serde::{Deserialize, Serialize};
 use crate::durability::{Durability, Weakness};
 use crate::sink::{Sink, Unavailable};
 
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+mod chains;
 mod custom;
 #[cfg(any(feature = "file", feature = "stdout"))]
 mod hand;
 #[cfg(any(feature = "file", feature = "stdout"))]
 mod lines;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod percent;
+#[cfg(all(test, any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis")))]
+mod planned;
+#[cfg(any(feature = "kafka", feature = "redis"))]
+mod rounds;
 
 #[cfg(feature = "file")]
 pub mod file;
@@ -92,6 +100,8 @@ impl Target {
     /// What in its settings can never work: the key, and why. The address is not repeated, it may hold a password.
     pub fn objections(&self) -> Vec<(&'static str, String)> {
         match self {
+            #[cfg(feature = "file")]
+            Self::File(config) => config.objections(),
             #[cfg(feature = "jobs")]
             Self::Jobs(config) => config.objections(),
             #[cfg(feature = "kafka")]
@@ -194,6 +204,16 @@ impl Target {
             #[cfg(feature = "redis")]
             Self::Redis(_) => redis::ROUTE,
             _ => "",
+        }
+    }
+
+    /// How many events may be sent and not yet settled, unless somebody says otherwise. Kafka confirms a batch at a time, whatever its size, and
+    /// catches up by half as fast again with five times as many.
+    pub fn usual_in_flight(&self) -> u32 {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(_) => 5000,
+            _ => 1000,
         }
     }
 

@@ -27,6 +27,7 @@ use anyhow::Result;
 use postrider_relay::sink::{BoxFuture, Sink, Unavailable};
 use uuid::Uuid;
 
+use crate::{Broker, Service};
 use stage::Stage;
 
 /// What [`Door::WrongPassword`] is tried with. It must not turn up in any error.
@@ -106,6 +107,18 @@ pub enum Control {
     Kill,
     /// After a kill, on the same port and with the same data; returns when it serves.
     Start,
+}
+
+impl Control {
+    /// Does it to a broker.
+    pub async fn done_to<S: Service>(self, broker: &Broker<S>) -> Result<()> {
+        match self {
+            Self::Freeze => broker.freeze(),
+            Self::Thaw => broker.thaw(),
+            Self::Kill => broker.crash().await,
+            Self::Start => broker.start().await,
+        }
+    }
 }
 
 /// What is asked of a sink.

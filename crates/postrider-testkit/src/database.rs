@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use sqlx::error::DatabaseError;
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, PgPool};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, PgConnection, PgPool};
 
 use crate::postgres::{PostgresServer, Version};
 pub use template::Template;
@@ -59,10 +59,11 @@ impl Database {
         format!("postgres://postgres@127.0.0.1:{port}/{}", self.name)
     }
 
-    /// A superuser's connection.
+    /// A superuser's connection. Views that a test looks at over and over have large plans: compiling them would take most of the time.
     pub async fn connect(&self) -> Result<PgConnection> {
         let url = self.url();
-        PgConnection::connect(&url).await.with_context(|| format!("connecting to {url}"))
+        let options: PgConnectOptions = url.parse()?;
+        options.options([("jit", "off")]).connect().await.with_context(|| format!("connecting to {url}"))
     }
 
     /// A superuser's pool of at most `size` connections.

@@ -28,8 +28,9 @@ const LONGEST: Duration = Duration::from_mins(20);
 const TABLE: &str = "
     create table public.outbox (id uuid primary key default gen_random_uuid(), aggregatetype varchar(255) not null, aggregateid varchar(255) not null,
         type varchar(255) not null, payload text not null, created_at timestamptz not null default now());
-    create publication pub for table public.outbox;
-    select pg_create_logical_replication_slot('origin', 'pgoutput')";
+    create publication pub for table public.outbox";
+/// In a transaction of its own: one that has written cannot make a slot.
+const SLOT: &str = "select pg_create_logical_replication_slot('origin', 'pgoutput')";
 
 /// One row, of about the size of ours.
 const WRITE: &str = r#"\set n random(1, 1000000000)
@@ -115,7 +116,9 @@ impl Source {
         );
         let database = server.database(&Template::empty()).await?;
         let mut connection = database.connect().await?;
-        sqlx::raw_sql(TABLE).execute(&mut connection).await?;
+        for statements in [TABLE, SLOT] {
+            sqlx::raw_sql(statements).execute(&mut connection).await?;
+        }
         connection.close().await?;
         let script = scratch(&database)?.join("write.sql");
         fs::write(&script, WRITE)?;

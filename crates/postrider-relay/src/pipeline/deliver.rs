@@ -119,7 +119,7 @@ impl Pipeline {
         }
         if delivered.sent.iter().any(|sent| matches!(sent, Sent::Delivered)) {
             // It was there in between: the pauses begin anew.
-            self.failures = 0;
+            self.on_available();
         }
         match work {
             Work::Log(parts) => self.on_sent(&parts, delivered.sent),
@@ -127,7 +127,13 @@ impl Pipeline {
         }
         match delivered.unavailable {
             Some(unavailable) => self.on_unavailable(&unavailable, is_awaited),
-            None => self.failures = 0,
+            None => self.on_available(),
+        }
+    }
+
+    fn on_available(&mut self) {
+        if std::mem::take(&mut self.failures) > 0 {
+            tracing::info!(sink = self.settings.name, "the sink is available again");
         }
     }
 

@@ -1,20 +1,19 @@
 //! Parked events of the lanes that this relay holds: when they are tried again, and what came of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use postrider::log::error::Result;
 use postrider::log::parking::{Attempt, Due, Tried};
 use postrider::log::{Error, Record};
 use uuid::Uuid;
 
+use super::Pipeline;
 use super::errand::{self, Errand};
 use super::outlet::Sent;
+use super::retries::NEWS;
 use super::window::Part;
-use super::{Pipeline, backoff};
 
-/// How often the database is asked for news: a pause, an event that somebody wants tried again.
-const NEWS: Duration = Duration::from_secs(1);
 /// Parked events are fetched and tried so many at a time.
 const PAGE: u32 = 100;
 
@@ -35,124 +34,6 @@ impl Work {
     }
 }
 
-/// Where retrying stands.
-#[derive(Debug)]
-pub(super) struct Retries {
-    /// Fetched and not tried yet.
-    due: Vec<Due>,
-    /// The lanes we held when they were fetched, with the epoch in which each had come to us.
-    tenures: BTreeMap<i16, i64>,
-    /// Tried and not stored yet.
-    attempts: Vec<Attempt>,
-    /// When to look whether something is due.
-    look_at: Option<Instant>,
-    news_at: Instant,
-    failures: u32,
-    /// The reader's, when it was last seen.
-    connection: Option<Uuid>,
-    /// Whether what was fetched is being tried.
-    trying: bool,
-    /// Whether something that was due could not be sent.
-    owing: bool,
-}
-
-impl Default for Retries {
-    fn default() -> Self {
-        Self {
-            due: Vec::new(),
-            tenures: BTreeMap::new(),
-            attempts: Vec::new(),
-            look_at: None,
-            news_at: Instant::now(),
-            failures: 0,
-            connection: None,
-            trying: false,
-            owing: false,
-        }
-    }
-}
-
-impl Retries {
-    /// Of a new reader: what was tried before and is not stored yet.
-    pub(super) fn with(attempts: Vec<Attempt>) -> Self {
-        Self { attempts, ..Self::default() }
-    }
-
-    pub(super) fn into_attempts(self) -> Vec<Attempt> {
-        self.attempts
-    }
-
-    pub(super) fn has_due(&self) -> bool {
-        !self.due.is_empty()
-    }
-
-    /// What is due, as far as it is in lanes that were held all the while: what others had in between they may have delivered. The
-    /// first `most` of them; the others are fetched again.
-    pub(super) fn take_due(&mut self, tenures: &BTreeMap<i16, i64>, most: usize) -> Option<Vec<Due>> {
-        if most == 0 {
-            return None;
-        }
-        let mut due = std::mem::take(&mut self.due);
-        due.retain(|due| {
-            let lane = due.record.lane;
-            tenures.contains_key(&lane) && tenures.get(&lane) == self.tenures.get(&lane)
-        });
-        due.truncate(most);
-        if due.is_empty() {
-            self.look_at(Instant::now() + NEWS);
-            return None;
-        }
-        self.trying = true;
-        Some(due)
-    }
-
-    /// Whether something is due, as far as is known.
-    pub(super) fn is_owing(&self) -> bool {
-        self.owing || self.has_due()
-    }
-
-    /// How many were tried whose outcome is not stored yet.
-    pub(super) fn unresolved(&self) -> usize {
-        self.attempts.len()
-    }
-
-    pub(super) fn look_at(&mut self, when: Instant) {
-        self.look_at = Some(self.look_at.map_or(when, |planned| planned.min(when)));
-    }
-
-    fn look_in(&mut self, due_in: Option<Duration>) {
-        if let Some(due_in) = due_in {
-            self.look_at(Instant::now() + due_in);
-        }
-    }
-
-    /// When an errand is to be run.
-    pub(super) fn next_look(&self) -> Instant {
-        let look = self.look_at.filter(|_| !self.is_busy());
-        look.map_or(self.news_at, |look| look.min(self.news_at))
-    }
-
-    /// The database is there again if the reader has just connected to it: what failed need not wait any longer.
-    fn on_connection(&mut self, connection: Option<Uuid>) {
-        if connection.is_some()
-            && std::mem::replace(&mut self.connection, connection) != connection
-            && self.failures > 0
-        {
-            self.failures = 0;
-            self.news_at = Instant::now();
-        }
-    }
-
-    /// Whether nothing is waiting to be stored.
-    pub(super) fn is_resolved(&self) -> bool {
-        self.attempts.is_empty()
-    }
-
-    fn is_busy(&self) -> bool {
-        self.trying || !self.due.is_empty() || !self.attempts.is_empty()
-    }
-}
-
 impl Pipeline {
     /// Asks the database for what is needed most.
     pub(super) fn start_errand(&mut self) {
@@ -162,16 +43,15 @@ impl Pipeline {
         self.retries.on_connection(self.reader.connection());
         let now = Instant::now();
         let (desk, holder) = (self.desk.clone(), self.reader.holder());
-        if self.retries.failures > 0 && now < self.retries.news_at {
-            if self.is_draining() {
-                // It is tried again by whoever comes next.
-                self.retries.attempts.clear();
-            }
-            return;
+        if self.is_draining() && self.retries.unstored > 0 {
+            // It is tried again by whoever comes next.
+            self.retries.attempts.clear();
         }
-        if !self.retries.attempts.is_empty() && self.may_resolve() {
+        self.retries.storing =
+            !self.retries.attempts.is_empty() && self.may_resolve() && now >= self.retries.store_at;
+        if self.retries.storing {
             self.errand = Some(errand::resolve(desk, holder, self.retries.attempts.clone()));
-        } else if self.is_draining() {
+        } else if self.is_draining() || (self.retries.failures > 0 && now < self.retries.news_at) {
             // Nothing new is begun.
         } else if let Some(known) = self.doubtful.clone() {
             self.errand = Some(errand::taken_back(desk, holder, known));
@@ -220,8 +100,8 @@ impl Pipeline {
     }
 
     pub(super) fn on_errand(&mut self, done: Result<Errand>) -> Result<()> {
-        if done.is_ok() {
-            self.retries.failures = 0;
+        if done.is_ok() && self.retries.on_success() {
+            tracing::info!(sink = self.settings.name, "the database answers about parked events again");
         }
         match done {
             Ok(Errand::News { paused, due_in }) => {
@@ -254,16 +134,20 @@ impl Pipeline {
                 self.on_taken_back(gone);
             }
             Ok(Errand::Held(lanes, keys)) => self.held.load(&lanes, keys),
-            Err(error) => {
+            Err(error) if error.is_transient() => {
                 if !self.retries.is_busy() {
                     self.reader.keep(BTreeSet::new());
                 }
-                // The reader says the same about the same database, and louder.
-                tracing::debug!(sink = self.settings.name, %error, "asking about parked events failed");
-                self.retries.failures += 1;
-                self.retries.news_at =
-                    Instant::now() + backoff::pause(&backoff::RECONNECT, self.retries.failures);
+                // While the database is away the reader says so, and louder.
+                if self.retries.on_failure(&error) && self.reader.trouble().is_none() {
+                    tracing::warn!(
+                        sink = self.settings.name,
+                        %error,
+                        "the database does not answer about parked events, and with strict ordering others may wait for that; trying again"
+                    );
+                }
             }
+            Err(error) => return Err(error),
         }
         Ok(())
     }

@@ -13,10 +13,10 @@ use super::deliver::chain;
 use super::errand::Desk;
 use super::held::HeldKeys;
 use super::outlet::Outlet;
-use super::parked::Retries;
 use super::recent::{Known, Recent};
 use super::refusals::Refusals;
 use super::remembered::Remembered;
+use super::retries::Retries;
 use super::settle::Settlements;
 use super::tell::Complaint;
 use super::window::Window;
@@ -246,6 +246,7 @@ impl Pipeline {
                 .trouble()
                 .map(|trouble| trouble.to_string())
                 .or_else(|| self.trouble.as_ref().map(|trouble| trouble.reason.clone()))
+                .or_else(|| self.retries.trouble().map(ToOwned::to_owned))
             {
                 Some(reason) => State::Disconnected { reason },
                 None if lanes.is_empty() => State::Standby,

@@ -1,10 +1,11 @@
 //! Every sink, against its real server: what `postrider_testkit::conformance` asks of it, and the faults of its broker by their numbers.
 
 mod file;
+mod jobs;
 mod kafka;
 mod nats;
 mod nats_cluster;
-mod rabbitmq;
+pub mod rabbitmq;
 mod redis;
 mod redis_cluster;
 
@@ -78,9 +79,9 @@ fn assert_in_order(stored: &[Uuid], sent: &[Record]) {
     assert_eq!(first, sent, "{} stored", stored.len());
 }
 
-/// How often a server is killed under load.
-fn kills() -> usize {
-    if is_soak() { 200 } else { 8 }
+/// How often a server is killed under load: in the suite so often as its coming back allows.
+fn kills(in_the_suite: usize) -> usize {
+    if is_soak() { 200 } else { in_the_suite }
 }
 
 /// How often one of three servers is: that takes longer, each time.

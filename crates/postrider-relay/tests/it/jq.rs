@@ -313,7 +313,9 @@ fn is_same(left: &Value, right: &Value) -> bool {
 fn what_is_beyond_any_expression_is_not_blamed_on_it() {
     let large = with_payload(format!("\"{}\"", "x".repeat(8 << 20)));
     let deep = with_payload(format!("{}{}", "[".repeat(600), "]".repeat(600)));
+    let torn = with_payload(r#""\ud800""#.to_owned());
     for (record, reason) in [
+        (torn, "jq cannot read the event: byte offset 182: expected low surrogate"),
         (large, "the event has 8388612 bytes; filter and transform take 8388608 (8 MiB) at most"),
         (deep, "the payload is nested deeper than 512 levels, which filter and transform do not take"),
     ] {

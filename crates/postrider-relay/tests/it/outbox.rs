@@ -64,6 +64,48 @@ fn relay(database: &Database, sinks: Vec<SinkSettings>, outbox: &Outbox) -> Rela
     Relay::start(RelaySettings { outboxes: vec![outbox.clone()], ..settings(database, sinks) }).unwrap()
 }
 
+/// As it is in production: neither the relay nor the table's owner is a superuser. A relay asks with row security off.
+#[tokio::test]
+async fn a_relay_with_the_rights_of_its_role_keeps_a_table_of_another() {
+    for mode in [Mode::Trigger, Mode::Poll] {
+        let database = database().await;
+        let mut connection = database.connect().await.unwrap();
+        let [owner, relays] = ["owner", "relay"].map(|what| format!("{what}{}", rand::random::<u32>()));
+        execute(&mut connection, table(Preset::Plane)).await;
+        execute(
+            &mut connection,
+            &format!(
+                "create role {owner} login; grant all on schema public to {owner}; alter table outbox owner to {owner};
+                 create role {relays} login in role postrider_relay"
+            ),
+        )
+        .await;
+        insert(&mut connection, Preset::Plane, 1, "k").await;
+        let outbox = declared(Preset::Plane, mode);
+        outbox::apply(&mut connection, std::slice::from_ref(&outbox), false).await.unwrap();
+        let mailbox = Mailbox::default();
+        let mut settings = RelaySettings {
+            outboxes: vec![outbox.clone()],
+            ..settings(&database, vec![moved(Preset::Plane, &mailbox)])
+        };
+        settings.database = database.url_as(&relays).parse().unwrap();
+        settings.log.sweep = Duration::from_millis(100);
+        let relay = Relay::start(settings).unwrap();
+        for n in 2..=20 {
+            insert(&mut connection, Preset::Plane, n, "k").await;
+        }
+        mailbox.wait_for(20).await;
+        until(&mut connection, "select count(*) from outbox where processed_at is null", 0).await;
+        until(&mut connection, "select count(*) from postrider.adopted", 0).await;
+        relay.stop().await;
+        assert_eq!(mailbox.letters().len(), 20, "{mode:?}: none twice");
+        drop(connection);
+        let mut connection = database.connect().await.unwrap();
+        execute(&mut connection, &format!("drop owned by {owner}, {relays}; drop role {owner}, {relays}"))
+            .await;
+    }
+}
+
 /// The old poller is stopped in the middle of its second batch, ours is started: whoever reads the letters gets every one, each as
 /// the old one would have written it, those of one key in order, and twice only what was sent and not marked.
 #[tokio::test]

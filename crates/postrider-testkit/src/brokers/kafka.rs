@@ -1,4 +1,4 @@
-//! Kafka, one broker that is its own controller.
+//! Kafka: one broker that is its own controller, or several that are so together.
 
 mod acl;
 
@@ -24,6 +24,15 @@ pub struct Kafka {
     is_measured: bool,
     login: Option<Login>,
     tls: Option<Tls>,
+    node: Option<Node>,
+}
+
+/// One of several.
+#[derive(Clone, Debug, Hash)]
+struct Node {
+    number: usize,
+    /// Where the controllers of all of them listen, in order.
+    controllers: Vec<u16>,
 }
 
 /// One more entrance, for whoever knows a user and a password.
@@ -49,6 +58,14 @@ impl Kafka {
     /// One broker with everything replicated once.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// So many that are a cluster, ready to be started together: they serve when more than half of them do. Their numbers begin with 1.
+    pub fn cluster(count: usize) -> Result<Vec<Self>> {
+        let controllers = crate::ports::free(count)?;
+        let node =
+            |number| Self { node: Some(Node { number, controllers: controllers.clone() }), ..Self::new() };
+        Ok((1..=count).map(node).collect())
     }
 
     /// A line of its configuration.
@@ -147,14 +164,22 @@ impl Service for Kafka {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let [port, controller] = [place.ports[0], place.ports[1]];
+        let port = place.ports[0];
+        let Node { number, controllers } =
+            self.node.clone().unwrap_or_else(|| Node { number: 1, controllers: vec![place.ports[1]] });
+        let controller = controllers[number - 1];
+        let voters: Vec<String> =
+            controllers.iter().zip(1..).map(|(port, number)| format!("{number}@127.0.0.1:{port}")).collect();
         let log = place.dir.join("data");
         // Formatting takes the tool two seconds each time.
         copy(&Self::home()?.join("log"), &log, place)?;
+        if number > 1 {
+            renumber(&log.join("meta.properties"), number)?;
+        }
         let mut lines = vec![
             "process.roles=broker,controller".to_owned(),
-            "node.id=1".to_owned(),
-            format!("controller.quorum.voters=1@127.0.0.1:{controller}"),
+            format!("node.id={number}"),
+            format!("controller.quorum.voters={}", voters.join(",")),
             format!("log.dirs={}", log.display()),
         ];
         let mut listeners = vec![format!("CONTROLLER://127.0.0.1:{controller}")];
@@ -217,6 +242,15 @@ impl Service for Kafka {
     fn stop(&self) -> Stop {
         Stop::with(Signal::TERM)
     }
+}
+
+/// What was formatted for the first becomes another's. The broker gives the directory a new id.
+fn renumber(file: &Path, number: usize) -> Result<()> {
+    let formatted = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let others =
+        formatted.lines().filter(|line| !line.starts_with("node.id=") && !line.starts_with("directory.id="));
+    let lines: Vec<String> = others.map(str::to_owned).chain([format!("node.id={number}\n")]).collect();
+    Ok(fs::write(file, lines.join("\n"))?)
 }
 
 fn copy(from: &Path, to: &Path, place: &Place) -> Result<()> {

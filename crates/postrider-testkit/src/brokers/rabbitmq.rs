@@ -2,6 +2,7 @@
 
 mod files;
 
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -221,11 +222,12 @@ impl Service for RabbitMq {
         })
     }
 
-    /// It listens when everything is in place; then it greets.
+    /// It listens when everything is in place, over TLS a moment later; then it greets.
     fn is_ready(&self, place: &Place) -> bool {
         (0..self.nodes).all(|node| {
             let greeting = probe::answer::<1>(port_of(place, node, 0), b"AMQP\x00\x00\x09\x01");
-            greeting.is_some_and(|said| said == [1])
+            let is_secure = || TcpStream::connect((Ipv4Addr::LOCALHOST, port_of(place, node, 2))).is_ok();
+            greeting.is_some_and(|said| said == [1]) && (self.tls.is_none() || is_secure())
         })
     }
 

@@ -31,6 +31,13 @@ impl FileConfig {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), fsync: Fsync::default(), rotate: None, keep: None }
     }
+
+    /// What can never work: the key, and why.
+    pub(crate) fn objections(&self) -> Vec<(&'static str, String)> {
+        let is_endless = self.rotate == Some(Size(0));
+        let why = || "it must be more than 0B; leave it out, and the file is never renamed".to_owned();
+        is_endless.then(|| ("rotate", why())).into_iter().collect()
+    }
 }
 
 /// When the disk is asked to have it.

@@ -2,6 +2,8 @@
 
 mod config;
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::postgres::{PgConnectOptions, PgDatabaseError};
@@ -67,17 +69,19 @@ impl JobsSink {
             Err(error) if refusal(&error).is_none() => return Err(unavailable(error)),
             Err(_) => {}
         }
-        // One of them is not taken: one at a time up to that one. What comes behind it is sent again, so no key is out of order.
+        // One of them is not taken: one at a time, and nothing behind it that has its key.
+        let mut stopped = HashSet::new();
         for (place, job) in jobs.into_iter().enumerate() {
+            let key = batch[place].record.key.as_deref();
+            if key.is_some_and(|key| stopped.contains(key)) {
+                continue;
+            }
             outcomes[place] = match enqueue(connection, &[job], &self.config).await {
                 Ok(()) => Outcome::Delivered,
-                Err(error) => match refusal(&error) {
-                    Some(refusal) => {
-                        outcomes[place] = Outcome::Refused(refusal);
-                        return Ok(());
-                    }
-                    None => return Err(unavailable(error)),
-                },
+                Err(error) => {
+                    stopped.extend(key);
+                    Outcome::Refused(refusal(&error).ok_or_else(|| unavailable(error))?)
+                }
             };
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! Where the brokers are, and as whom we come.
 
+use crate::sinks::percent::decoded;
+
 /// What an address says: `kafka://USER:PASSWORD@HOST:PORT,HOST:PORT`.
 pub(super) struct Address {
     /// `HOST:PORT`, with commas between them.
@@ -43,19 +45,6 @@ fn is_host(host: &str) -> bool {
         Some((name, port)) => !name.is_empty() && !name.contains(strange) && port.parse::<u16>().is_ok(),
         None => !host.is_empty() && !host.contains(strange),
     }
-}
-
-/// `%40` is an `@`; what is no such thing stays as it is.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let byte = hex.filter(|_| first == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(byte.unwrap_or(first));
-        rest = if byte.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ mod error;
 mod headers;
 mod opened;
 mod partition;
-mod plan;
 mod producer;
 mod round;
 mod tally;
@@ -19,9 +18,9 @@ pub use config::{Compression, CreateTopics, KafkaConfig, Mechanism};
 pub(super) use durability::durability;
 pub(super) use topics::check_topic;
 
+use super::rounds::{Stops, rounds};
 use crate::sink::{BoxFuture, Message, Outcome, Report, Sink, Unavailable};
 use opened::Opened;
-use plan::Stops;
 use producer::Producer;
 use topics::Topics;
 
@@ -68,7 +67,7 @@ impl KafkaSink {
     ) -> Result<(), Unavailable> {
         let mut stops = Stops::default();
         self.turn = self.turn.wrapping_add(1);
-        for round in plan::rounds(batch) {
+        for round in rounds(batch) {
             self.carry(batch, &round, outcomes, &mut stops).await?;
         }
         Ok(())

@@ -19,11 +19,13 @@ pub(super) struct Opening<'a> {
     opened: &'a Opened,
     /// Sent to alone, in this round.
     openers: Vec<(&'a str, i32)>,
+    /// Sent to no more, in this round.
+    closed: Vec<(&'a str, i32)>,
 }
 
 impl Opened {
     pub(super) fn opening(&self) -> Opening<'_> {
-        Opening { opened: self, openers: Vec::new() }
+        Opening { opened: self, openers: Vec::new(), closed: Vec::new() }
     }
 
     /// It has confirmed something.
@@ -41,16 +43,25 @@ impl Opened {
 }
 
 impl<'a> Opening<'a> {
+    /// The library did not take a message for this partition. It may take the next, as it learns of partitions at any time: that one must
+    /// not be there first.
+    pub(super) fn close(&mut self, topic: &'a str, partition: i32) {
+        self.closed.push((topic, partition));
+    }
+
     /// Whether the next message for this partition may be sent, with whatever was sent there before it.
     pub(super) fn may_send(&mut self, topic: &'a str, partition: i32, now: Instant) -> bool {
+        let there = (topic, partition);
+        if self.closed.contains(&there) {
+            return false;
+        }
         let heard = self.opened.0.get(topic).and_then(|partitions| partitions.get(&partition));
         if heard.is_some_and(|heard| now.duration_since(*heard) < REMEMBERED) {
             return true;
         }
-        let opener = (topic, partition);
-        let is_first = !self.openers.contains(&opener);
+        let is_first = !self.openers.contains(&there);
         if is_first {
-            self.openers.push(opener);
+            self.openers.push(there);
         }
         is_first
     }
@@ -77,5 +88,18 @@ mod tests {
         opened.clear();
         let mut opening = opened.opening();
         assert!(opening.may_send("a", 0, now) && !opening.may_send("a", 0, now));
+    }
+
+    #[test]
+    fn a_partition_that_did_not_take_a_message_gets_no_later_one() {
+        let now = Instant::now();
+        let mut opened = Opened::default();
+        opened.open("a", 0, now);
+        opened.open("a", 1, now);
+        let mut opening = opened.opening();
+        opening.close("a", 0);
+        assert!(!opening.may_send("a", 0, now));
+        assert!(opening.may_send("a", 1, now));
+        assert!(opened.opening().may_send("a", 0, now));
     }
 }

@@ -8,10 +8,10 @@ use rdkafka::error::RDKafkaErrorCode;
 use super::KafkaSink;
 use super::error::{Meaning, meaning, unavailable};
 use super::partition::partition_of;
-use super::plan::Stops;
 use super::producer::Producer;
 use super::tally::Answer;
 use crate::sink::{Message, Outcome, Refusal, RefusalKind, Unavailable};
+use crate::sinks::rounds::Stops;
 
 /// The smallest set that is tried.
 const LEAST: usize = 4096;
@@ -131,7 +131,10 @@ impl KafkaSink {
                     outcomes[place] = Outcome::Refused(said(RefusalKind::TooLarge, message));
                     stops.stop(message, place);
                 }
-                Err(code) => left.note(code, place, message, outcomes, stops, &mut self.topics),
+                Err(code) => {
+                    opening.close(&message.destination, partition);
+                    left.note(code, place, message, outcomes, stops, &mut self.topics);
+                }
             }
             if left.trouble.is_some() {
                 break;

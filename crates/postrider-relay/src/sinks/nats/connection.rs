@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::{Context, ContextBuilder};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
-use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use async_nats::{Client, ConnectOptions, ServerAddr};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::config::NatsConfig;
-use super::error::{no_stream, not_connected};
+use super::error::{Meaning, no_stream, not_connected};
+use super::heard::Heard;
 use super::subject;
-use crate::sink::{Unavailable, UnavailableKind};
+use crate::sink::{Refusal, RefusalKind, Unavailable, UnavailableKind};
+use crate::sinks::percent::decoded;
 
 /// A connection that is ready.
 pub(super) struct Connection {
     pub(super) context: Context,
-    /// Whether it was lost.
-    down: watch::Receiver<bool>,
+    heard: watch::Receiver<Heard>,
     /// Of the stream.
     subjects: Vec<String>,
 }
@@ -41,7 +42,7 @@ impl Connection {
     /// Connects, and knows nothing of the stream yet.
     pub(super) async fn connect(config: &NatsConfig) -> Result<Self, Unavailable> {
         let patience = config.timeout.0;
-        let (client, down) = match timeout(patience, connect(config, patience)).await {
+        let (client, heard) = match timeout(patience, connect(config, patience)).await {
             Ok(connected) => connected?,
             Err(_) => {
                 return Err(Unavailable::new(
@@ -51,7 +52,7 @@ impl Connection {
             }
         };
         let context = ContextBuilder::new().timeout(patience).max_ack_inflight(10_000).build(client);
-        Ok(Self { context, down, subjects: Vec::new() })
+        Ok(Self { context, heard, subjects: Vec::new() })
     }
 
     /// How the stream is set up now.
@@ -83,10 +84,26 @@ impl Connection {
         self.subjects.join(", ")
     }
 
-    /// Waits until it is lost.
-    pub(super) async fn lost(&self) {
-        // The sender goes with the connection.
-        let _ = self.down.clone().wait_for(|down| *down).await;
+    /// How often the server has forbidden to publish to this subject.
+    pub(super) fn denials(&self, subject: &str) -> u64 {
+        self.heard.borrow().denials(subject)
+    }
+
+    /// Waits until it is clear that there will be no answer to what was published to this subject, and says why: it was forbidden, more often
+    /// than before, or the connection is lost.
+    pub(super) async fn no_answer(&self, subject: &str, denials: u64) -> Meaning {
+        let mut heard = self.heard.clone();
+        match heard.wait_for(|heard| heard.is_lost || heard.denials(subject) > denials).await {
+            Ok(heard) if !heard.is_lost => Meaning::Refused(Refusal {
+                kind: RefusalKind::Rejected,
+                reason: format!("NATS does not let this user publish to {subject:?}"),
+            }),
+            // The sender goes with the connection.
+            _ => Meaning::Unavailable(Unavailable::new(
+                UnavailableKind::Connection,
+                "the connection to NATS was lost before it confirmed",
+            )),
+        }
     }
 }
 
@@ -106,7 +123,7 @@ pub(super) fn wanted(config: &NatsConfig) -> Config {
 async fn connect(
     config: &NatsConfig,
     patience: Duration,
-) -> Result<(Client, watch::Receiver<bool>), Unavailable> {
+) -> Result<(Client, watch::Receiver<Heard>), Unavailable> {
     let missing = |why: String| Unavailable::new(UnavailableKind::Missing, why);
     let given: Vec<ServerAddr> = config
         .url
@@ -136,7 +153,7 @@ async fn connect(
     if let Some(ca) = &config.ca {
         options = options.add_root_certificates(ca.clone());
     }
-    let (sender, down) = watch::channel(false);
+    let (sender, heard) = watch::channel(Heard::default());
     let sender = Arc::new(sender);
     let client = options
         .name("postrider")
@@ -150,15 +167,13 @@ async fn connect(
         .event_callback(move |event| {
             let sender = Arc::clone(&sender);
             async move {
-                if matches!(event, Event::Disconnected | Event::Closed) {
-                    sender.send_replace(true);
-                }
+                sender.send_if_modified(|heard| heard.note(&event));
             }
         })
         .connect(servers)
         .await
         .map_err(not_connected)?;
-    Ok((client, down))
+    Ok((client, heard))
 }
 
 /// Without user and password: the library writes addresses into its log.
@@ -167,26 +182,6 @@ fn anonymous(server: &ServerAddr) -> io::Result<ServerAddr> {
     let bracketed = host.contains(':') && !host.starts_with('[');
     if bracketed { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
         .parse()
-}
-
-/// As it was before it became a part of an address.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let code = tail.get(..2).and_then(|code| std::str::from_utf8(code).ok());
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -203,14 +198,6 @@ mod tests {
             let server = anonymous(&given.parse().unwrap()).unwrap();
             assert_eq!(server, bare.parse().unwrap(), "{given}");
             assert!(!format!("{server:?}").contains("c4n4ry"));
-        }
-    }
-
-    #[test]
-    fn what_an_address_has_encoded_is_decoded() {
-        for (encoded, plain) in [("me", "me"), ("p%40ss%3A%2f", "p@ss:/"), ("50%", "50%"), ("%zz%4", "%zz%4")]
-        {
-            assert_eq!(decoded(encoded), plain);
         }
     }
 }

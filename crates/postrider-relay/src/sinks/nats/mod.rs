@@ -4,13 +4,13 @@ mod config;
 mod connection;
 mod durability;
 mod error;
+mod heard;
 mod subject;
 
 pub use config::NatsConfig;
 pub(super) use durability::durability;
 pub(super) use subject::check_subject;
 
-use std::collections::HashMap;
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,9 +19,8 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use futures_util::future::join_all;
 
-use crate::sink::{
-    BoxFuture, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable, UnavailableKind,
-};
+use super::chains::chains;
+use crate::sink::{BoxFuture, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable};
 use connection::Connection;
 use error::{Meaning, meaning};
 
@@ -70,21 +69,6 @@ impl NatsSink {
     }
 }
 
-/// The places of a batch: those of one key together and in order, each without a key alone.
-fn chains(batch: &[Message<'_>]) -> Vec<Vec<usize>> {
-    let mut chains: Vec<Vec<usize>> = Vec::new();
-    let mut known: HashMap<&str, usize> = HashMap::new();
-    for (place, message) in batch.iter().enumerate() {
-        let next = chains.len();
-        let chain = message.record.key.as_deref().map_or(next, |key| *known.entry(key).or_insert(next));
-        match chains.get_mut(chain) {
-            Some(chain) => chain.push(place),
-            None => chains.push(vec![place]),
-        }
-    }
-    chains
-}
-
 /// One delivery.
 struct Round<'a> {
     config: &'a NatsConfig,
@@ -131,6 +115,7 @@ impl Round<'_> {
         let headers = headers(message, &self.config.stream)
             .map_err(|reason| Meaning::Refused(Refusal { kind: RefusalKind::Rejected, reason }))?;
         let published = PublishMessage::build().payload(message.body.clone().into()).headers(headers);
+        let denials = self.connection.denials(subject);
         let confirmed = async {
             let confirmation = self.connection.context.send_publish(subject.to_owned(), published).await?;
             confirmation.await
@@ -141,10 +126,7 @@ impl Round<'_> {
                 Ok(_) => Ok(()),
                 Err(error) => Err(meaning(error, subject)),
             },
-            () = self.connection.lost() => Err(Meaning::Unavailable(Unavailable::new(
-                UnavailableKind::Connection,
-                "the connection to NATS was lost before it confirmed",
-            ))),
+            why = self.connection.no_answer(subject, denials) => Err(why),
         }
     }
 }

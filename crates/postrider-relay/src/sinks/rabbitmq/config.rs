@@ -111,7 +111,7 @@ impl RabbitMqConfig {
     pub(crate) fn objections(&self) -> Vec<(&'static str, String)> {
         let Self { url, exchange, channels, management, timeout, .. } = self;
         let mut wrong = Vec::new();
-        if address::servers(url).is_none() {
+        if postrider::amqp::servers(url).is_none() {
             wrong.push((
                 "url",
                 "write amqp://HOST:PORT/VHOST, or amqps:// for TLS; several with commas".to_owned(),

@@ -2,26 +2,18 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use async_rs::util::RuntimeParts;
-use async_rs::{Runtime, Tokio};
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::uri::AMQPUri;
-use lapin::{AsyncTcpStream, Channel, ConnectionProperties, Event};
+use lapin::{Channel, Event};
+use postrider::amqp::{self, ConnectError, End};
 use tokio::time::timeout;
 
-use super::address;
 use super::config::{ExchangeKind, RabbitMqConfig};
 use super::error::{is_forbidden, no_exchange, silent, unavailable};
-use super::socket::{End, Socket, Sockets};
 use crate::sink::{Unavailable, UnavailableKind};
-
-/// In seconds. What tells a server that is silent from one that has nothing to say, where nothing is being sent; what is sent has a
-/// deadline of its own.
-const HEARTBEAT: u16 = 10;
 
 /// A connection that is ready.
 pub(super) struct Connection {
@@ -58,13 +50,8 @@ pub(super) struct Parts<'a> {
 impl Connection {
     /// Connects to the first server that lets it, and declares the exchange.
     pub(super) async fn open(config: &RabbitMqConfig) -> Result<Self, Unavailable> {
-        let servers = address::servers(&config.url).ok_or_else(|| {
-            // The parser's own words may repeat the address.
-            Unavailable::new(
-                UnavailableKind::Missing,
-                "the address is none of RabbitMQ: write amqp://HOST:PORT/VHOST",
-            )
-        })?;
+        let servers = amqp::servers(&config.url)
+            .ok_or_else(|| Unavailable::new(UnavailableKind::Missing, amqp::NO_ADDRESS))?;
         let mut trouble = None;
         for server in servers {
             match timeout(config.timeout.0, Self::to(server, config)).await {
@@ -77,7 +64,7 @@ impl Connection {
     }
 
     async fn to(server: AMQPUri, config: &RabbitMqConfig) -> Result<Self, Unavailable> {
-        let (inner, end) = connect(server, config).await?;
+        let (inner, end) = amqp::connect(server, config.ca.as_deref()).await.map_err(unreachable)?;
         let events: Pin<Box<dyn Stream<Item = Event> + Send>> = Box::pin(inner.events_listener());
         declare(&inner, config).await?;
         let mut channels = Vec::with_capacity(usize::from(config.channels));
@@ -137,38 +124,15 @@ pub(super) async fn channel(connection: &lapin::Connection) -> lapin::Result<Cha
     Ok(channel)
 }
 
-async fn connect(
-    mut server: AMQPUri,
-    config: &RabbitMqConfig,
-) -> Result<(lapin::Connection, End), Unavailable> {
-    let unreachable = |error: std::io::Error| {
-        let is_file = error.kind() == std::io::ErrorKind::NotFound;
-        let kind = if is_file { UnavailableKind::Missing } else { UnavailableKind::Connection };
-        Unavailable::new(kind, error)
-    };
-    let (host, port) = (server.authority.host.clone(), server.authority.port);
-    let socket = if address::is_secure(&server) {
-        Socket::tls(&host, port, config.ca.as_deref()).await
-    } else {
-        Socket::plain(&host, port).await
-    };
-    let socket = socket.map_err(unreachable)?;
-    let end = socket.end().map_err(unreachable)?;
-    server.query.heartbeat = server.query.heartbeat.or(Some(HEARTBEAT));
-    let tokio = Tokio::current();
-    let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), Sockets(tokio)));
-    let socket = Mutex::new(Some(socket));
-    let given = async move |_, _| {
-        let socket = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // There is one connection for each: connecting again is ours.
-        socket
-            .map(AsyncTcpStream::Plain)
-            .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected).into())
-    };
-    let properties = ConnectionProperties::default().with_connection_name("postrider".into());
-    let inner =
-        lapin::Connection::connector(server, runtime, given, properties).await.map_err(unavailable)?;
-    Ok((inner, end))
+fn unreachable(error: ConnectError) -> Unavailable {
+    match error {
+        ConnectError::Server(error) => unavailable(error),
+        ConnectError::Socket(error) => {
+            let is_file = error.kind() == std::io::ErrorKind::NotFound;
+            let kind = if is_file { UnavailableKind::Missing } else { UnavailableKind::Connection };
+            Unavailable::new(kind, error)
+        }
+    }
 }
 
 /// Makes the exchange if it is not there, and finds out whether it is the one that is meant. A user who may not declare anything can

@@ -5,13 +5,13 @@ use std::io;
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_util::future::poll_fn;
 use lapin::uri::AMQPUserInfo;
+use postrider::amqp::{self, Socket};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use super::address::{self, Management};
 use super::config::RabbitMqConfig;
 use super::error::silent;
-use super::socket::Socket;
 use crate::sink::{Unavailable, UnavailableKind};
 
 /// Nothing that is asked for is longer.
@@ -30,7 +30,7 @@ impl<'a> Asked<'a> {
     /// What the configuration names; `None` without `management`.
     pub(super) fn of(config: &'a RabbitMqConfig) -> Option<Self> {
         let management = address::management(config.management.as_deref()?)?;
-        let server = address::servers(&config.url)?.into_iter().next()?;
+        let server = amqp::servers(&config.url)?.into_iter().next()?;
         Some(Self { config, management, user: server.authority.userinfo, vhost: encoded(&server.vhost) })
     }
 

@@ -8,18 +8,18 @@ mod error;
 mod lane;
 mod management;
 mod message;
-mod socket;
 
 pub use config::{ExchangeKind, RabbitMqConfig, Unroutable};
 pub(super) use durability::durability;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::join_all;
 
+use super::chains::chains;
 use crate::sink::{BoxFuture, Message, Outcome, Report, Sink, Unavailable};
 use connection::{Connection, Parts, until_blocked};
 use lane::{Round, Trouble};
@@ -81,20 +81,11 @@ fn worst(troubles: impl Iterator<Item = Trouble>) -> Result<(), Trouble> {
 /// The places of a batch, by channel: the events of one key together and in order, and a key always on the same channel.
 fn shares(batch: &[Message<'_>], channels: usize) -> Vec<Vec<VecDeque<usize>>> {
     let mut shares: Vec<Vec<VecDeque<usize>>> = vec![Vec::new(); channels];
-    let mut known: HashMap<&str, (usize, usize)> = HashMap::new();
-    for (place, message) in batch.iter().enumerate() {
-        let chain = VecDeque::from([place]);
-        let Some(key) = message.record.key.as_deref() else {
-            shares[place % channels].push(chain);
-            continue;
-        };
-        if let Some(&(channel, at)) = known.get(key) {
-            shares[channel][at].push_back(place);
-        } else {
-            let channel = channel_of(key, channels);
-            known.insert(key, (channel, shares[channel].len()));
-            shares[channel].push(chain);
-        }
+    for chain in chains(batch) {
+        let place = chain[0];
+        let key = batch[place].record.key.as_deref();
+        let channel = key.map_or(place % channels, |key| channel_of(key, channels));
+        shares[channel].push(chain.into());
     }
     shares
 }

@@ -6,15 +6,14 @@ mod connection;
 mod durability;
 mod error;
 mod nodes;
-mod plan;
 mod transaction;
 
 pub use config::RedisConfig;
 pub(super) use durability::durability;
 
+use super::rounds::{Stops, rounds};
 use crate::sink::{BoxFuture, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable};
 use nodes::{Names, Nodes};
-use plan::Stops;
 use transaction::End;
 
 /// Where events go by default: a stream for each first part of a type, apart from an application's own keys.
@@ -24,7 +23,7 @@ pub(super) const ROUTE: &str = "events:{type.0}";
 ///
 /// Without the transaction, a server that runs out of memory between two events of a key, and has some again for the next, would
 /// keep the later one. Inside it, it takes all or none of them. What it can hold against single ones, that their key is no stream, it
-/// holds against all of that stream, which is what `plan` is for. A cluster takes transactions of one slot, so there a batch is one for
+/// holds against all of that stream, which is what rounds are for. A cluster takes transactions of one slot, so there a batch is one for
 /// each slot: events of one key that go to one stream are still together.
 pub struct RedisSink {
     config: RedisConfig,
@@ -52,9 +51,9 @@ impl RedisSink {
             none => none.insert(Nodes::open(config, old).await?),
         };
         let mut stops = Stops::default();
-        for group in plan::groups(batch) {
-            let mut open = Vec::with_capacity(group.len());
-            for place in group {
+        for round in rounds(batch) {
+            let mut open = Vec::with_capacity(round.len());
+            for place in round {
                 if stops.is_behind(&batch[place], place) {
                     continue;
                 }

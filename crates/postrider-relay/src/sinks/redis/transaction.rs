@@ -4,8 +4,8 @@ use redis::{Pipeline, Value};
 
 use super::config::RedisConfig;
 use super::error::{Meaning, meaning};
-use super::plan::Stops;
 use crate::sink::{Message, Outcome, Unavailable, UnavailableKind};
+use crate::sinks::rounds::Stops;
 
 /// The names of fields that are the sink's own: a header of that name gets another, so that whoever reads fields by name finds the right one.
 const OWN: [&str; 5] = ["id", "type", "key", "content-type", "data"];

@@ -1,6 +1,8 @@
 //! The sink `kafka`, against Kafka; what a real broker cannot be made to say, against the client library's mock of one.
 
+mod cluster;
 mod faults;
+mod forgotten;
 mod limits;
 mod mock;
 
@@ -90,14 +92,7 @@ impl Subject for Tested {
     }
 
     fn server(&self, what: Control) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            match what {
-                Control::Freeze => self.server.freeze(),
-                Control::Thaw => self.server.thaw(),
-                Control::Kill => self.server.crash().await,
-                Control::Start => self.server.start().await,
-            }
-        })
+        Box::pin(what.done_to(&self.server))
     }
 
     /// A broker takes a megabyte unless it is told otherwise.
@@ -110,7 +105,7 @@ impl Subject for Tested {
     }
 
     fn kills(&self) -> usize {
-        kills()
+        kills(5)
     }
 }
 

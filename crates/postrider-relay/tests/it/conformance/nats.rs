@@ -102,14 +102,7 @@ impl Subject for Tested {
     }
 
     fn server(&self, what: Control) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            match what {
-                Control::Freeze => self.server.freeze(),
-                Control::Thaw => self.server.thaw(),
-                Control::Kill => self.server.crash().await,
-                Control::Start => self.server.start().await,
-            }
-        })
+        Box::pin(what.done_to(&self.server))
     }
 
     fn oversize(&self) -> usize {
@@ -126,7 +119,7 @@ impl Subject for Tested {
     }
 
     fn kills(&self) -> usize {
-        kills()
+        kills(10)
     }
 }
 
@@ -218,6 +211,33 @@ async fn fault_87_nats_knows_an_event_again_whose_confirmation_was_lost() -> Res
         }
     }
     assert_eq!(count().await?, 4, "none is there twice");
+    Ok(())
+}
+
+/// A subject that is forbidden concerns its own events, and nobody waits for an answer that does not come.
+#[tokio::test]
+async fn a_nats_subject_that_is_forbidden_concerns_its_events_alone() -> Result<()> {
+    let user = r#"{ user: shop, password: pw, permissions: { publish: { deny: "events.secret" } } }"#;
+    let server =
+        Broker::private(Nats::new().set("authorization", format!("{{ users: [ {user} ] }}"))).await?;
+    let config = NatsConfig {
+        create: true,
+        timeout: Span(Duration::from_mins(1)),
+        ..NatsConfig::new(format!("nats://shop:pw@{}", server.address()))
+    };
+    let mut sink = NatsSink::open(config).await.unwrap();
+    // Twice: what was said of the first does not count for the second.
+    for _ in 0..2 {
+        let report = deliver(&mut sink, &[event("a"), event("a"), event("b")], "events.secret").await;
+        assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+        let [Outcome::Refused(first), Outcome::NotSent, Outcome::Refused(_)] = report.outcomes.as_slice()
+        else {
+            panic!("{report:?}");
+        };
+        assert_eq!(first.kind, RefusalKind::Rejected);
+        assert!(first.reason.contains("events.secret"), "{}", first.reason);
+        delivered(&mut sink, &[event("a"), event("b")], "events.order.paid").await;
+    }
     Ok(())
 }
 

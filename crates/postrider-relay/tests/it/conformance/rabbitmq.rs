@@ -1,6 +1,6 @@
 //! The sink `rabbitmq`, against RabbitMQ 4, and where it matters against 3.10.
 
-mod client;
+pub mod client;
 mod faults;
 mod routing;
 
@@ -91,14 +91,7 @@ impl Subject for Tested {
     }
 
     fn server(&self, what: Control) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            match what {
-                Control::Freeze => self.server.freeze(),
-                Control::Thaw => self.server.thaw(),
-                Control::Kill => self.server.crash().await,
-                Control::Start => self.server.start().await,
-            }
-        })
+        Box::pin(what.done_to(&self.server))
     }
 
     fn oversize(&self) -> usize {
@@ -115,7 +108,7 @@ impl Subject for Tested {
     }
 
     fn kills(&self) -> usize {
-        kills()
+        kills(5)
     }
 }
 

@@ -89,14 +89,7 @@ impl Subject for Tested {
     }
 
     fn server(&self, what: Control) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            match what {
-                Control::Freeze => self.server.freeze(),
-                Control::Thaw => self.server.thaw(),
-                Control::Kill => self.server.crash().await,
-                Control::Start => self.server.start().await,
-            }
-        })
+        Box::pin(what.done_to(&self.server))
     }
 
     fn oversize(&self) -> usize {
@@ -108,7 +101,7 @@ impl Subject for Tested {
     }
 
     fn kills(&self) -> usize {
-        kills()
+        kills(10)
     }
 
     fn exempt(&self, test: Test) -> Option<&'static str> {

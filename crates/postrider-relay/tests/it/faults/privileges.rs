@@ -86,6 +86,32 @@ async fn fault_35_a_revoked_privilege_is_named_and_delivery_goes_on_after_the_gr
     run(&mut admin, &format!("drop role {role}; drop role {owner}")).await;
 }
 
+/// Reading goes on without it, so nobody else would say what is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_35_without_the_privilege_to_store_a_retry_the_sink_says_so() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let role = format!("r{}", rand::random::<u32>());
+    run(&mut admin, &format!("create role {role} login in role postrider_relay")).await;
+    let probe = Probe::answering(|_| Answer::Refuse);
+    let first = Duration::from_millis(5);
+    let retry = Retry { first, factor: 1.0, max_attempts: u32::MAX, ..Retry::default() };
+    let mut settings = settings(&database, vec![SinkSettings { retry, ..sink("probe", probe.target()) }]);
+    settings.database = database.url_as(&role).parse().unwrap();
+    let relay = Relay::start(settings).unwrap();
+    emit_many(&mut admin, 0, 1, 1).await;
+    until(&mut admin, "select exists (select from postrider.parked where attempts > 1)").await;
+    run(&mut admin, "revoke update, delete on postrider.parked from postrider_relay").await;
+    let said = says(&relay, "permission denied for table parked").await;
+    assert!(said.contains("postrider init"), "{said}");
+    run(&mut admin, "grant update, delete on postrider.parked to postrider_relay").await;
+    probe.answer(|_| Answer::Take);
+    probe.wait_for(1).await;
+    until(&mut admin, "select not exists (select from postrider.parked)").await;
+    relay.stop().await;
+    run(&mut admin, &format!("drop role {role}")).await;
+}
+
 /// Progress could be stored, but not what has to be parked with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_35_without_the_privilege_to_park_nothing_is_delivered_over_and_over() {

@@ -6,9 +6,9 @@ use postrider_relay::{Retry, SinkSettings};
 use postrider_testkit::{PostgresServer, Settings, Version};
 
 use super::load::Load;
-use super::{all_delivered, compare, eventually, run, runs, says, stays};
+use super::{all_delivered, compare, eventually, run, runs, says, state, stays};
 use crate::support::{
-    Answer, PATIENCE, Probe, assert_in_order, database, database_on, emit_many, sink, start, until,
+    Answer, PATIENCE, Probe, assert_in_order, database, database_on, emit, emit_many, sink, start, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,6 +114,37 @@ async fn deadlocks(connection: &mut sqlx::PgConnection) -> i64 {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     0
+}
+
+/// What came of an event that was tried again cannot be stored: that is said, and concerns no other key, also where nothing is known yet
+/// of a key's lane.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_30_a_lock_on_a_parked_event_holds_up_its_own_key_alone() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let probe =
+        Probe::answering(
+            |message| {
+                if message.record.r#type == "refused" { Answer::Refuse } else { Answer::Take }
+            },
+        );
+    let first = Duration::from_millis(5);
+    let retry = Retry { first, factor: 1.0, max_attempts: u32::MAX, ..Retry::default() };
+    let relay = start(&database, vec![SinkSettings { retry, ..sink("probe", probe.target()) }]);
+    emit(&mut writer, "refused", Some("refused")).await;
+    until(&mut writer, "select exists (select from postrider.parked where attempts > 1)").await;
+    let mut other = database.connect().await.unwrap();
+    run(&mut other, "begin; select from postrider.parked for update").await;
+    let said = says(&relay, "what came of parked events cannot be stored").await;
+    assert!(said.contains("lock timeout"), "{said}");
+    emit_many(&mut writer, 0, 500, 100).await;
+    assert_in_order(&probe.wait_for(500).await);
+    assert!(!state(&relay).is_well());
+    run(&mut other, "rollback").await;
+    runs(&relay).await;
+    until(&mut writer, "select sum(events) = 0 from postrider.backlog").await;
+    assert_eq!(probe.count(), 500, "each once");
+    relay.stop().await;
 }
 
 /// Somebody else's isolation level is not ours.

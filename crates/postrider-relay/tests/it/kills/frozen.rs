@@ -22,7 +22,7 @@ async fn positions(connection: &mut PgConnection) -> BTreeMap<i16, i64> {
 }
 
 /// Watches for a while that no lane goes back.
-async fn never_back(connection: &mut PgConnection) {
+pub async fn never_back(connection: &mut PgConnection) {
     let begun = Instant::now();
     let mut before = positions(connection).await;
     while begun.elapsed() < LEASE {

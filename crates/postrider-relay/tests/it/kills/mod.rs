@@ -3,6 +3,7 @@
 mod adopted;
 mod confirms;
 mod frozen;
+mod frozen_rabbitmq;
 mod load;
 mod loops;
 mod process;

@@ -3,7 +3,9 @@
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use postrider_relay::sinks::rabbitmq::RabbitMqConfig;
 use postrider_relay::sinks::{Custom, Target};
+use postrider_relay::units::Span;
 use postrider_relay::{Relay, RelaySettings, Sink, SinkSettings};
 use postrider_testkit::{Process, Signal};
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,9 @@ const VARIABLE: &str = "POSTRIDER_TEST_RELAY";
 
 /// The sink that all relays of these tests serve.
 pub const SINK: &str = "collector";
+
+/// To which exchange, where they go to RabbitMQ.
+pub const EXCHANGE: &str = "kills";
 
 /// What a relay process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,6 +38,8 @@ pub struct Order {
     pub eager: bool,
     /// The outbox table that it keeps.
     pub adopted: Option<Adopted>,
+    /// Where RabbitMQ is, if events go there and not to the collector.
+    pub rabbitmq: Option<String>,
 }
 
 /// Nothing, unless it was started by [`RelayProcess::start`]: then a relay until SIGTERM.
@@ -55,20 +62,27 @@ fn relay() {
 }
 
 fn settings(order: &Order) -> RelaySettings {
-    let sink = {
-        let order = order.clone();
-        Target::Custom(Custom::new("collector", move || {
-            let sink = CollectorSink::new(&order);
-            let sink: Box<dyn Sink> = if order.eager { Box::new(Eager::new(sink)) } else { Box::new(sink) };
-            Box::pin(async { Ok(sink) })
-        }))
-    };
-    let sink = SinkSettings { max_in_flight: order.max_in_flight, ..crate::support::sink(SINK, sink) };
+    let target = order.rabbitmq.as_ref().map_or_else(|| collector(order), |url| rabbitmq(order, url));
+    let sink = SinkSettings { max_in_flight: order.max_in_flight, ..crate::support::sink(SINK, target) };
     let mut settings = RelaySettings::new(order.database.parse().unwrap(), vec![sink]);
     settings.name = format!("relay {}", order.number);
     settings.log.lease = order.lease;
     settings.outboxes.extend(order.adopted.map(Adopted::declared));
     settings
+}
+
+fn collector(order: &Order) -> Target {
+    let order = order.clone();
+    Target::Custom(Custom::new("collector", move || {
+        let sink = CollectorSink::new(&order);
+        let sink: Box<dyn Sink> = if order.eager { Box::new(Eager::new(sink)) } else { Box::new(sink) };
+        Box::pin(async { Ok(sink) })
+    }))
+}
+
+fn rabbitmq(order: &Order, url: &str) -> Target {
+    let timeout = Span(order.deadline);
+    Target::RabbitMq(RabbitMqConfig { exchange: EXCHANGE.to_owned(), timeout, ..RabbitMqConfig::new(url) })
 }
 
 /// A relay process. Killed when it is dropped.

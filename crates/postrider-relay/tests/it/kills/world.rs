@@ -79,6 +79,7 @@ impl World {
             deadline: Duration::from_secs(20),
             eager: false,
             adopted: self.adopted,
+            rabbitmq: None,
         }
     }
 

@@ -1,16 +1,22 @@
 //! Faults of a real broker.
 
+use std::collections::BTreeSet;
+use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use postrider::log::Record;
 use postrider_relay::sinks::kafka::{CreateTopics, KafkaConfig, KafkaSink};
+use postrider_relay::units::Span;
 use postrider_relay::{Outcome, RefusalKind, Sink as _};
-use postrider_testkit::{Broker, Kafka, Proxy};
+use postrider_testkit::{Broker, Direction, Kafka, Proxy};
 use rdkafka::admin::NewPartitions;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use uuid::Uuid;
 
 use super::super::{deliver, delivered, event};
-use super::{admin, config, firsts, make, options, stored};
+use super::{Stored, admin, config, firsts, make, options, stored};
 
 /// A delivery that is given up marks nothing, and what it left in the client is not sent behind what is newer.
 #[tokio::test]
@@ -45,6 +51,61 @@ async fn fault_83_a_kafka_producer_that_is_dropped_has_marked_nothing() -> Resul
     assert!(given_up.is_err(), "nothing can have been confirmed: {given_up:?}");
     drop(sink);
     proxy.heal();
+    Ok(())
+}
+
+/// A confirmation is lost with its connection, and the producer sends the same again: the broker knows it by its number.
+#[tokio::test]
+async fn fault_76_kafka_has_each_event_once_though_confirmations_are_lost() -> Result<()> {
+    let proxy = Proxy::start("127.0.0.1:1").await?;
+    let server = Broker::private(Kafka::new().advertised_at(proxy.port())).await?;
+    proxy.set_upstream(server.address());
+    let brokers = format!("127.0.0.1:{}", proxy.port());
+    make(&brokers, "order", 1, &[]).await?;
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let mut sent = vec![event("a")];
+    delivered(&mut sink, &sent, "order").await;
+    for _ in 0..5 {
+        let records = [event("a"), event("a"), event("a")];
+        // One byte of the answer is enough to know that there was one.
+        proxy.truncate_after(Direction::ToClient, 1);
+        delivered(&mut sink, &records, "order").await;
+        sent.extend(records);
+    }
+    let there: Vec<_> = stored(&brokers, "order").await?.into_iter().map(|message| message.id).collect();
+    assert_eq!(there, sent.iter().map(|record| record.id).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// What a producer still has when it is given up never comes, after a delivery that was dropped as after one that took too long: what is newer
+/// may have been sent since, by another relay.
+#[tokio::test]
+async fn fault_83_what_a_kafka_producer_was_given_up_with_is_not_sent_any_more() -> Result<()> {
+    let proxy = Proxy::start("127.0.0.1:1").await?;
+    let server = Broker::private(Kafka::new().advertised_at(proxy.port())).await?;
+    proxy.set_upstream(server.address());
+    let brokers = format!("127.0.0.1:{}", proxy.port());
+    let impatient = KafkaConfig { timeout: Span(Duration::from_secs(3)), ..config(&brokers) };
+    for topic in ["dropped", "late"] {
+        make(&brokers, topic, 1, &[]).await?;
+        let mut sink = KafkaSink::open(impatient.clone()).await.unwrap();
+        let first = [event("a")];
+        delivered(&mut sink, &first, topic).await;
+        proxy.drop_direction(Direction::ToServer);
+        let given_up = [event("a"), event("a")];
+        let delivery = deliver(&mut sink, &given_up, topic);
+        if topic == "dropped" {
+            let ended = tokio::time::timeout(Duration::from_millis(300), delivery).await;
+            assert!(ended.is_err(), "nothing can have been confirmed: {ended:?}");
+        } else {
+            assert!(delivery.await.unavailable.is_some(), "nothing can have been confirmed");
+        }
+        proxy.heal();
+        // In one partition nothing is there before what was to be sent before it.
+        let newer = [event("a")];
+        delivered(&mut sink, &newer, topic).await;
+        assert_eq!(firsts(&stored(&brokers, topic).await?, "a"), [first[0].id, newer[0].id], "{topic}");
+    }
     Ok(())
 }
 
@@ -86,6 +147,47 @@ async fn fault_84_partitions_that_are_added_keep_the_order_of_a_key() -> Result<
         let expected: Vec<_> = all.iter().filter(|r| r.key.as_ref() == Some(key)).map(|r| r.id).collect();
         assert_eq!(firsts(&there, key), expected, "{key}");
     }
+    Ok(())
+}
+
+/// A message of each key, in the partition that Kafka's own clients choose.
+async fn send_by_kcat(brokers: &str, topic: &str, keys: &[String]) -> Result<()> {
+    let mut kcat = Command::new("kcat")
+        .args(["-b", brokers, "-P", "-t", topic, "-K", ":", "-X", "partitioner=murmur2"])
+        .args(["-H", &format!("event_id={}", Uuid::nil())])
+        .stdin(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let lines = keys.join(":x\n") + ":x\n";
+    // It sends when its input ends.
+    kcat.stdin.take().context("no input")?.write_all(lines.as_bytes()).await?;
+    ensure!(kcat.wait().await?.success(), "kcat could not send");
+    Ok(())
+}
+
+/// A key is where Kafka's own clients put it, so that events of a key meet what others have sent for it. `kcat` is told to choose as they do.
+#[tokio::test]
+async fn a_kafka_key_is_in_the_partition_that_others_choose_for_it() -> Result<()> {
+    let server = Broker::private(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    for topic in ["ours", "others"] {
+        make(&brokers, topic, 7, &[]).await?;
+    }
+    let keys: Vec<String> = (0..100).map(|key| format!("key-{key}")).collect();
+    let records: Vec<Record> = keys.iter().map(|key| event(key)).collect();
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    // Each in a batch of its own, and all again in one: it is the key that counts.
+    for record in &records {
+        delivered(&mut sink, std::slice::from_ref(record), "ours").await;
+    }
+    delivered(&mut sink, &records, "ours").await;
+    send_by_kcat(&brokers, "others", &keys).await?;
+    let partitions = |there: Vec<Stored>| -> BTreeSet<(String, i32)> {
+        there.into_iter().map(|message| (message.key, message.partition)).collect()
+    };
+    let ours = partitions(stored(&brokers, "ours").await?);
+    assert_eq!(ours, partitions(stored(&brokers, "others").await?));
+    assert_eq!(ours.len(), records.len(), "each key has one partition");
     Ok(())
 }
 

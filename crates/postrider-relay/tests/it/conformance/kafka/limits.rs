@@ -54,6 +54,38 @@ async fn fault_81_kafka_refuses_what_is_too_large_and_nothing_else() -> Result<(
     Ok(())
 }
 
+/// The first that a partition gets of a producer is too large, and fills a set by itself. A broker that knows nothing of the producer would
+/// take the next set, which is on its way too.
+#[tokio::test]
+async fn fault_81_what_is_too_large_for_kafka_at_the_beginning_is_passed_by_nothing_of_its_key() -> Result<()>
+{
+    let server = Broker::private(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    for (topic, is_second) in [("first-producer", false), ("second-producer", true)] {
+        make(&brokers, topic, 1, &[("max.message.bytes", "10000")]).await?;
+        let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+        let before = if is_second { vec![event("a"), event("b")] } else { Vec::new() };
+        delivered(&mut sink, &before, topic).await;
+        if is_second {
+            // It ends the producer that the partition knows.
+            let report = deliver(&mut sink, &[large("c", 20_000)], topic).await;
+            assert_eq!(refused(&report.outcomes[0]), Some(RefusalKind::TooLarge), "{report:?}");
+        }
+        let mut records: Vec<Record> = (0..10).map(|at| event(["a", "b"][at % 2])).collect();
+        records[0] = large("a", 999_000);
+        let report = deliver(&mut sink, &records, topic).await;
+        assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+        assert_eq!(refused(&report.outcomes[0]), Some(RefusalKind::TooLarge), "{report:?}");
+        let there = stored(&brokers, topic).await?;
+        for (key, passed) in [("a", &[][..]), ("b", &records[1..])] {
+            let expected = before.iter().chain(passed).filter(|record| record.key.as_deref() == Some(key));
+            let expected: Vec<_> = expected.map(|record| record.id).collect();
+            assert_eq!(firsts(&there, key), expected, "{key} in {topic}");
+        }
+    }
+    Ok(())
+}
+
 /// A topic that is forbidden, at first or later, concerns its own events.
 #[tokio::test]
 async fn fault_81_a_kafka_topic_that_is_forbidden_concerns_its_events_alone() -> Result<()> {

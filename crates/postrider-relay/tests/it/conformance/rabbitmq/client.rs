@@ -13,61 +13,56 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 
 /// Arguments of a queue: texts and numbers.
-pub(super) type Table = &'static [(&'static str, Argument)];
+pub type Table = &'static [(&'static str, Argument)];
 
 #[derive(Clone, Copy)]
-pub(super) enum Argument {
+pub enum Argument {
     Text(&'static str),
     Number(i32),
 }
 
-pub(super) const CLASSIC: Table = &[];
-pub(super) const QUORUM: Table = &[("x-queue-type", Argument::Text("quorum"))];
+pub const CLASSIC: Table = &[];
+pub const QUORUM: Table = &[("x-queue-type", Argument::Text("quorum"))];
 
-pub(super) struct Client {
+pub struct Client {
     connection: Connection,
-    pub(super) channel: Channel,
+    pub channel: Channel,
 }
 
 /// A message that was read.
-pub(super) struct Read {
-    pub(super) id: String,
-    pub(super) routing_key: String,
-    pub(super) properties: BasicProperties,
+pub struct Read {
+    pub id: String,
+    pub routing_key: String,
+    pub properties: BasicProperties,
 }
 
 impl Client {
-    pub(super) async fn connect(url: &str) -> Result<Self> {
+    pub async fn connect(url: &str) -> Result<Self> {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         Ok(Self { connection, channel })
     }
 
-    pub(super) async fn close(self) {
+    pub async fn close(self) {
         let _ = self.connection.close(200, "OK".into()).await;
     }
 
-    pub(super) async fn exchange(&self, name: &str, kind: ExchangeKind) -> Result<()> {
+    pub async fn exchange(&self, name: &str, kind: ExchangeKind) -> Result<()> {
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         Ok(self.channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await?)
     }
 
-    pub(super) async fn delete_exchange(&self, name: &str) -> Result<()> {
+    pub async fn delete_exchange(&self, name: &str) -> Result<()> {
         Ok(self.channel.exchange_delete(name.into(), ExchangeDeleteOptions::default()).await?)
     }
 
     /// A durable one.
-    pub(super) async fn queue(&self, name: &str, arguments: Table) -> Result<()> {
+    pub async fn queue(&self, name: &str, arguments: Table) -> Result<()> {
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         self.queue_as(name, durable, arguments).await
     }
 
-    pub(super) async fn queue_as(
-        &self,
-        name: &str,
-        options: QueueDeclareOptions,
-        arguments: Table,
-    ) -> Result<()> {
+    pub async fn queue_as(&self, name: &str, options: QueueDeclareOptions, arguments: Table) -> Result<()> {
         let arguments: BTreeMap<ShortString, AMQPValue> = arguments
             .iter()
             .map(|(name, value)| {
@@ -82,13 +77,13 @@ impl Client {
         Ok(())
     }
 
-    pub(super) async fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
+    pub async fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());
         Ok(self.channel.queue_bind(queue.into(), exchange.into(), key.into(), options, none).await?)
     }
 
     /// Takes out everything there is, in order.
-    pub(super) async fn drain(&self, queue: &str) -> Result<Vec<Read>> {
+    pub async fn drain(&self, queue: &str) -> Result<Vec<Read>> {
         let mut read = self.drain_counted(queue).await?;
         // What came since, or was on its way to the reader when it stopped.
         let channel = self.connection.create_channel().await?;
@@ -120,7 +115,7 @@ impl Client {
     }
 
     /// The first so many.
-    pub(super) async fn take(&self, queue: &str, count: usize) -> Result<Vec<Read>> {
+    pub async fn take(&self, queue: &str, count: usize) -> Result<Vec<Read>> {
         let mut read = Vec::with_capacity(count);
         while read.len() < count {
             let got = self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await?;
