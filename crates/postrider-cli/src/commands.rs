@@ -15,6 +15,7 @@ pub(crate) mod man;
 pub(crate) mod plan;
 pub(crate) mod rebase;
 pub(crate) mod recapture;
+mod rights;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sinks;

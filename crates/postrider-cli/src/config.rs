@@ -262,9 +262,14 @@ fn examine_text(
     let mut file = file.unwrap_or_default();
     file.sinks = sinks.unwrap_or_default();
     for (name, sink) in &mut file.sinks {
+        let is_set = |key: &str| tree.find(&["sinks", name, key]).is_some();
+        let usual = sink.target.usual_in_flight();
+        if !is_set("max_in_flight") {
+            sink.feed.max_in_flight = usual;
+        }
         // A batch beyond what may be in flight can only be meant if somebody wrote it.
-        if tree.find(&["sinks", name, "max_batch"]).is_none() {
-            sink.feed.max_batch = sink.feed.max_batch.min(sink.feed.max_in_flight.max(1));
+        if !is_set("max_batch") {
+            sink.feed.max_batch = (usual / 2).min(sink.feed.max_in_flight.max(1));
         }
     }
     // What could not be read stands at its default now: relations would be about something nobody wrote.

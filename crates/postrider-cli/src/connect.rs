@@ -81,17 +81,7 @@ impl Target {
         open(self.options()?).await
     }
 
-    /// Opens a connection for looking at the state of things: large plans over small tables, which take seconds to compile and
-    /// microseconds to run.
-    pub(crate) async fn connect_to_look(&self) -> Result<PgConnection, Failure> {
-        match open(self.options()?.map(|options| options.options([("jit", "off")]))).await {
-            // A pooler does not let settings through.
-            Err(failure) if failure.to_string().contains("startup parameter") => open(self.options()?).await,
-            opened => opened,
-        }
-    }
-
-    fn options(&self) -> Result<Servers, Failure> {
+    pub(crate) fn options(&self) -> Result<Servers, Failure> {
         let options = match self.database.as_deref() {
             Some(url) => options(Some(url)),
             None => config::database(&self.source),
@@ -101,8 +91,17 @@ impl Target {
     }
 }
 
-/// Opens a connection, or says where to it could not be opened.
+/// Opens a connection, or says where to it could not be opened. No command needs plans that are compiled: they are large, over little
+/// data, and compiling one takes longer than running it a hundred times.
 pub(crate) async fn open(servers: Servers) -> Result<PgConnection, Failure> {
+    match attempt(servers.clone().map(|options| options.options([("jit", "off")]))).await {
+        // A pooler does not let settings through.
+        Err(failure) if failure.to_string().contains("startup parameter") => attempt(servers).await,
+        opened => opened,
+    }
+}
+
+async fn attempt(servers: Servers) -> Result<PgConnection, Failure> {
     let place = describe(&servers);
     match tokio::time::timeout(PATIENCE, servers.connect()).await {
         Ok(Ok(connection)) => Ok(connection),

@@ -44,6 +44,7 @@ impl From<capture::Error> for Failure {
     fn from(error: capture::Error) -> Self {
         match error {
             capture::Error::Database(error) => log::Error::from(error).into(),
+            error @ capture::Error::Kept { .. } => Self::new(Exit::Found, error),
             error => Self::new(Exit::Configuration, error),
         }
     }

@@ -69,11 +69,11 @@ fn filter(level: &str) -> Result<EnvFilter, Failure> {
     }
 }
 
-/// What a client library says about a connection, the sink says too, with a remedy; who wants it asks for it by name. And lapin shows
+/// What a client library says about a connection, we say too, with a remedy; who wants it asks for it by name. And lapin shows
 /// passwords and messages.
 fn hushed(level: &str) -> String {
     let mut directives = level.to_owned();
-    for library in ["async_nats", "lapin"] {
+    for library in ["async_nats", "lapin", "sqlx"] {
         if !level.contains(library) {
             directives = format!("{directives},{library}=off");
         }

@@ -15,6 +15,7 @@ mod moment;
 mod notify;
 mod output;
 mod progress;
+mod steady;
 
 use std::process::ExitCode;
 

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use anyhow::{Context as _, bail, ensure};
 use postrider_testkit::{PostgresServer, Run, Settings, Version};
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection as _, PgPool};
 use tokio::process::Command;
 use tokio::time::sleep;
@@ -64,7 +65,9 @@ impl Place {
         let url = server.url("demo");
         let mut init = Command::new(&postrider);
         tell(screen, "init", prepare(&mut init, &url)).await?;
-        let pool = PgPoolOptions::new().max_connections(WRITERS + 2).connect(&url).await?;
+        // Compiling the plan of a view takes the server longer than answering, and nothing is shown meanwhile.
+        let options = PgConnectOptions::from_str(&url)?.options([("jit", "off")]);
+        let pool = PgPoolOptions::new().max_connections(WRITERS + 2).connect_with(options).await?;
         sqlx::raw_sql(TRACKER).execute(&pool).await?;
         let number = PLACES.fetch_add(1, Ordering::Relaxed);
         let folder = Run::current()?.dir().join(format!("demo-{}-{number}", std::process::id()));

@@ -39,6 +39,8 @@ pub(crate) struct Show<'p> {
     pace: Pace,
     holders: Holders,
     looked: Instant,
+    /// A relay was killed, and its end has not been heard of yet.
+    is_dying: bool,
     takeover: Option<Takeover>,
     /// Of each broker, at the end.
     counts: Vec<(&'static str, u64)>,
@@ -55,6 +57,7 @@ impl<'p> Show<'p> {
             pace: Pace::default(),
             holders: Holders::new(),
             looked: Instant::now(),
+            is_dying: false,
             takeover: None,
             counts: Vec::new(),
         }
@@ -95,7 +98,7 @@ impl<'p> Show<'p> {
         let owed = self.place.events().await?;
         let begin = Instant::now();
         // What is missing after that is lost, and the report says so.
-        while self.books.count_missing(&owed) > 0 && begin.elapsed() < PATIENCE {
+        while (self.is_dying || self.books.count_missing(&owed) > 0) && begin.elapsed() < PATIENCE {
             tokio::select! {
                 news = news(&mut self.relays) => self.on_news(news?)?,
                 () = sleep(TICK) => {
@@ -156,6 +159,7 @@ impl<'p> Show<'p> {
                 }
             }
             News::Ended(ended) => {
+                self.is_dying = false;
                 // Whatever it wrote is in the file: what comes from now on is another's.
                 self.read()?;
                 self.screen.ended(&ended, &self.holders)?;
@@ -210,6 +214,7 @@ impl<'p> Show<'p> {
     fn kill(&mut self) -> anyhow::Result<()> {
         let Some((name, pid)) = self.carrier() else { return Ok(()) };
         self.screen.line(&format!("$ kill -9 {pid}"))?;
+        self.is_dying = true;
         match &mut self.relays {
             Some(relays) => relays.kill(&name),
             None => Ok(()),

@@ -8,7 +8,7 @@ use postrider::{declared, log};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
-use super::plan;
+use super::{plan, recapture};
 use crate::config::{self, Declared};
 use crate::connect::Target;
 use crate::exit::Exit;
@@ -18,7 +18,7 @@ use crate::output;
 /// Install or renew the triggers of the declared and adopted tables
 ///
 /// Everything happens in one transaction, which also takes the rows that wait in outbox tables. Locks on your tables are asked for with half a second of patience, again and again: writers never
-/// queue up behind it for longer. Events that could not be recorded meanwhile are recorded with it. Needs the owner of the tables, who may
+/// queue up behind it for longer. Events that could not be recorded meanwhile are recorded with it; exits with 2 if one still cannot be. Needs the owner of the tables, who may
 /// create in the schema `postrider`.
 #[derive(Args)]
 #[command(after_long_help = "\
@@ -65,8 +65,11 @@ impl Apply {
                 output::say(&format!("  {}", output::plain(note)));
             }
         }
-        if changed.is_empty() {
+        if changed.is_empty() && done.kept.is_empty() {
             output::say("everything is as declared: nothing to do");
+        }
+        for kept in &done.kept {
+            output::say(&format!("{}: {}", output::plain(&kept.relation), recapture::in_words(kept)));
         }
         if !self.remove_orphans && !orphans.is_empty() {
             output::say(&format!(
@@ -76,9 +79,10 @@ impl Apply {
         }
         if json {
             let changed: Vec<Value> = changed.into_iter().map(plan::document).collect();
-            output::json(&json!({ "changed": changed, "orphans": orphans }))?;
+            let kept: Vec<&str> = done.kept.iter().map(|kept| kept.relation.as_str()).collect();
+            output::json(&json!({ "changed": changed, "orphans": orphans, "kept": kept }))?;
         }
-        Ok(Exit::Fine)
+        Ok(if done.kept.is_empty() { Exit::Fine } else { Exit::Found })
     }
 
     /// The rows that wait in an outbox table are taken with this. A sink that begins with what comes after it is born would miss them.
@@ -101,8 +105,8 @@ impl Apply {
             return Ok(());
         }
         Err(Failure::configuration(
-            "the log knows no sink yet, and one with `start: now` would never get the rows that wait in the outbox tables; start \
-             `postrider run` first, or give the sink `start: earliest`",
+            "no sink has been started on this database yet, and one with `start: now` would never get the rows that wait in the outbox \
+             tables; start `postrider run` first, or give the sink `start: earliest`",
         ))
     }
 }

@@ -21,6 +21,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// How often a person is told what it waits for.
 const REMIND: Duration = Duration::from_secs(10);
 
+/// How often it is asked at least whether a sink is behind: counting may take longer than a page does.
+const ASK: Duration = Duration::from_secs(1);
+
 /// Sinks that owe more than so much; one that somebody paused does not count, or nothing would ever end.
 const BEHIND: &str = "
     select b.sink, sum(b.events)::bigint
@@ -78,9 +81,12 @@ impl Backfill {
             output::say(&format!("going on behind {}", output::events(begun.emitted)));
         }
         let mut progress = Progress::new(estimate(&mut connection, &self).await?);
-        let mut reached = begun;
+        let (mut reached, mut asked) = (begun, None);
         while !reached.is_done {
-            self.wait_for_sinks(&mut connection, &mut progress, reached).await?;
+            if self.is_time_to_ask(asked, reached.emitted) {
+                self.wait_for_sinks(&mut connection, &mut progress, reached).await?;
+                asked = Some((Instant::now(), reached.emitted));
+            }
             reached = backfill.page(&mut connection, self.page).await?;
             progress.show(reached.emitted, reached.emitted);
         }
@@ -94,6 +100,13 @@ impl Backfill {
             output::json(&json!({ "table": table.name, "emitted": reached.emitted }))?;
         }
         Ok(Exit::Fine)
+    }
+
+    /// Also by what was made since: a sink that stands still gets little more than it may owe.
+    fn is_time_to_ask(&self, asked: Option<(Instant, u64)>, emitted: u64) -> bool {
+        asked.is_none_or(|(at, before)| {
+            at.elapsed() > ASK || emitted - before >= u64::from(self.max_backlog / 10)
+        })
     }
 
     /// The log would take it all at once, but who waits for today's events should not wait behind those of all times.

@@ -105,8 +105,12 @@ impl Check {
             }
             return Err(Failure::new(exit, report));
         }
+        let carries = examined.config.as_ref().is_some_and(|config| !config.relay.sinks.is_empty());
         match file {
-            Some(file) => output::say(&format!("{file} is fine")),
+            Some(file) if carries => output::say(&format!("{file} is fine")),
+            Some(file) => output::say(&format!(
+                "{file} is fine; it has no sink, so `postrider run` has nothing to carry"
+            )),
             None => output::say("there is no postrider.yaml here; what is set without one is fine"),
         }
         Ok(Exit::Fine)

@@ -23,7 +23,7 @@ use crate::output;
 
 /// Check the server, the schema, the log, the captured tables, the sinks, and say what to do about what is wrong
 ///
-/// With a configuration, also the sinks that are in it, the files they write, as they are on this machine, and how well their servers keep what they confirm (grades A to F). Changes nothing. Works with any role that may connect; what the role may not see is said. Exits with 2 if something is bad.
+/// With a configuration, also the sinks that are in it, the files they write, as they are on this machine, and how well their servers keep what they confirm (grades A to F). Changes nothing. Works with any role that may connect; what the role may not see is said, and one that may not see the schema at all is bad. Exits with 2 if something is bad.
 #[derive(Args)]
 pub(crate) struct Doctor {
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let outline = config::outline(&self.target.source)?;
-        let mut connection = self.target.connect_to_look().await?;
+        let mut connection = self.target.connect().await?;
         let mut report = Report::default();
         let tables = captured::declared(&self.target.source);
         examine(&mut connection, &outline, tables.as_ref(), &mut report).await?;

@@ -3,6 +3,7 @@
 mod lines;
 mod many;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -55,7 +56,7 @@ pub(crate) struct Emit {
     #[arg(long)]
     entity: Option<String>,
 
-    /// A header, as NAME=VALUE; may be given several times
+    /// A header, as NAME=VALUE; may be given several times, with different names
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
 
@@ -74,17 +75,20 @@ pub(crate) struct Emit {
         value_name = "N",
         help_heading = "Many events",
         default_value_t = 1000,
+        // `requires = "file"` would not be heeded beside them: they exclude it.
+        conflicts_with_all = ["event_type", "payload"],
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
     batch: u32,
 
-    /// Leave out the first N lines: they were committed by an earlier run
-    #[arg(long, value_name = "N", help_heading = "Many events", default_value_t = 0, requires = "file")]
+    /// Leave out the first N lines: they were committed by an earlier run. It must have so many
+    #[arg(long, value_name = "N", help_heading = "Many events", default_value_t = 0, conflicts_with_all = ["event_type", "payload"])]
     skip: u64,
 }
 
 impl Emit {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
+        self.check_headers()?;
         if let Some(path) = &self.file {
             // Opened first: a mistyped name is found without a database.
             let source = lines::Source::open(path)?;
@@ -102,6 +106,18 @@ impl Emit {
             output::data(&format!("{id}\n"))?;
         }
         Ok(Exit::Fine)
+    }
+
+    /// Of two values for one name only the last would be kept.
+    fn check_headers(&self) -> Result<(), Failure> {
+        let mut names = BTreeSet::new();
+        match self.headers.iter().find(|(name, _)| !names.insert(name)) {
+            None => Ok(()),
+            Some((name, _)) => Err(Failure::new(
+                Exit::Usage,
+                anyhow::anyhow!("the header {name:?} is given more than once; give it one value"),
+            )),
+        }
     }
 
     async fn emit(&self, connection: &mut PgConnection) -> postrider::log::error::Result<Uuid> {

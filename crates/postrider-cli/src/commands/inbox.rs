@@ -103,7 +103,7 @@ impl Inbox {
 }
 
 async fn open(target: &Target) -> Result<PgConnection, Failure> {
-    let mut connection = target.connect_to_look().await?;
+    let mut connection = target.connect().await?;
     schema::check_version(&mut connection).await?;
     Ok(connection)
 }

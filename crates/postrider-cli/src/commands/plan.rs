@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use postrider::capture::{self, Difference, State};
+use postrider::capture::{self, Difference, Missing, State};
 use postrider::{declared, schema};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -17,7 +17,8 @@ use crate::output;
 /// Show how the triggers of the declared and adopted tables stand, and the SQL that brings them to what is declared
 ///
 /// Changes nothing. A trigger is missing; installed; outdated, when the declaration or the table's columns have changed; disabled,
-/// when it is switched off; or orphaned, when its table is not declared. Exits with 2 if there is anything to do.
+/// when it is switched off; or orphaned, when its table is not declared. Exits with 2 if there is anything to do, or if writes are kept whose
+/// events are missing.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -39,7 +40,19 @@ impl Plan {
         } else {
             output::data(&in_words(&plan.tables))?;
         }
+        // Whoever has no right to see them is told by `status`.
+        let missing = capture::missing(&mut connection).await.unwrap_or_default();
+        for Missing { relation, failures, .. } in &missing {
+            output::say(&format!(
+                "{}: {failures} writes are kept whose events are missing",
+                output::plain(relation)
+            ));
+        }
         let open = plan.tables.iter().filter(|table| table.state != State::Installed).count();
+        if open == 0 && !missing.is_empty() {
+            output::say("everything is as declared; `postrider recapture` records what is kept");
+            return Ok(Exit::Found);
+        }
         if open == 0 {
             output::say("everything is as declared");
             return Ok(Exit::Fine);

@@ -9,6 +9,7 @@ mod signals;
 use std::sync::Arc;
 
 use clap::Args;
+use postrider::log::Servers;
 use postrider::schema;
 use postrider_relay::units::Span;
 use postrider_relay::{Relay, RelayError};
@@ -119,7 +120,7 @@ impl Run {
         has_sinks(&config)?;
         durability::require(&config.relay.sinks).await?;
         let new = Fixed::of(&config);
-        if new.database != fixed.database {
+        if !new.database.is_same(&fixed.database) {
             // One without the log in it would be the end of the relay.
             schema::check_version(&mut connect::open(config.relay.database.clone()).await?).await?;
         }
@@ -159,13 +160,12 @@ fn has_sinks(config: &Config) -> Result<(), Failure> {
 /// What only a new process takes: the server of health and metrics is begun once, with a database of its own to ask.
 struct Fixed {
     http: Option<HttpSettings>,
-    /// As it prints, which cannot be avoided where options cannot be compared. It goes nowhere.
-    database: String,
+    database: Servers,
 }
 
 impl Fixed {
     fn of(config: &Config) -> Self {
-        Self { http: config.http, database: format!("{:?}", config.relay.database) }
+        Self { http: config.http, database: config.relay.database.clone() }
     }
 
     /// The keys that are another in `new`.
@@ -173,7 +173,7 @@ impl Fixed {
         let is_served = self.http.is_some();
         [
             ("http.listen", self.http != new.http),
-            ("database, for health and metrics", is_served && self.database != new.database),
+            ("database, for health and metrics", is_served && !self.database.is_same(&new.database)),
         ]
         .into_iter()
         .filter_map(|(key, is_changed)| is_changed.then_some(key))

@@ -184,6 +184,16 @@ async fn store_paused(
     })
 }
 
+/// A name that is mistyped must not look as if nothing were there.
+pub(crate) async fn require(connection: &mut PgConnection, sink: &str) -> Result<(), Failure> {
+    let is_known: bool = sqlx::query_scalar("select exists (select from postrider.sinks where name = $1)")
+        .bind(sink)
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(postrider::log::Error::from)?;
+    if is_known { Ok(()) } else { Err(unknown(connection, sink).await?) }
+}
+
 async fn unknown(connection: &mut PgConnection, sink: &str) -> LogResult<Failure> {
     let names: Vec<String> =
         sqlx::query_scalar("select name from postrider.sinks order by name").fetch_all(connection).await?;

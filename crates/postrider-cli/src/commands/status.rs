@@ -10,13 +10,15 @@ use std::time::Duration;
 use clap::Args;
 use postrider::{log, schema};
 use postrider_relay::units::Span;
+use sqlx::PgConnection;
 
-use super::captured;
+use super::captured::{self, Captured, Tables};
 use crate::config;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output;
+use crate::steady::Steady;
 
 pub(crate) use self::gather::{Delivery, Seen, Sink, gather};
 pub(crate) use self::state::{STUCK, State, state};
@@ -39,7 +41,7 @@ pub(crate) struct Status {
     #[command(flatten)]
     target: Target,
 
-    /// Look again and again, every two seconds or as often as given, 100ms at least
+    /// Look again and again, every two seconds or as often as given, 100ms at least, also after the database was away
     #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "2s", require_equals = true, value_parser = pause)]
     watch: Option<Span>,
 
@@ -52,13 +54,18 @@ impl Status {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let outline = config::outline(&self.target.source)?;
         let tables = captured::declared(&self.target.source);
-        let mut connection = self.target.connect_to_look().await?;
-        schema::check_version(&mut connection).await?;
+        let mut steady = Steady::open(&self.target).await?;
+        schema::check_version(steady.connection()).await?;
         let redraw = self.watch.is_some() && io::stdout().is_terminal() && !json;
         loop {
-            let seen = gather(&mut connection).await?;
-            let captured =
-                captured::look(&mut connection, tables.as_ref()).await.map_err(log::Error::from)?;
+            let (seen, captured) = match look(steady.connection(), tables.as_ref()).await {
+                Ok(found) => found,
+                Err(error) if self.watch.is_some() => {
+                    steady.mend(error).await?;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let states: Vec<State> =
                 seen.sinks.iter().map(|sink| state(sink, &seen.slots, &outline)).collect();
             let text = if json {
@@ -82,6 +89,15 @@ impl Status {
             }
         }
     }
+}
+
+async fn look(
+    connection: &mut PgConnection,
+    tables: Option<&Tables>,
+) -> log::error::Result<(Seen, Captured)> {
+    let seen = gather(connection).await?;
+    let captured = captured::look(connection, tables).await?;
+    Ok((seen, captured))
 }
 
 /// Each look costs the server something.

@@ -11,15 +11,18 @@ use time::OffsetDateTime;
 use self::filter::Filter;
 use self::follow::{Follow, Past};
 use self::print::Printer;
+use super::rights;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::moment;
+use crate::steady::Steady;
 
 /// Show events as they are committed, until interrupted
 ///
-/// Every event is shown once, also those of transactions that commit late. Nothing is stored: other readers and the ring do not notice. Needs a
-/// role that may read the log, such as the relay's. With --json each line is one event.
+/// Every event is shown once, also those of transactions that commit late. Nothing is stored: other readers and the ring do not notice. When the
+/// database goes away it waits until it is back, and goes on where it was. Needs a role that may read the log, such as the relay's. With --json
+/// each line is one event.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -49,22 +52,28 @@ pub(crate) struct Tail {
 
 impl Tail {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect_to_look().await?;
-        schema::check_version(&mut connection).await?;
+        let mut steady = Steady::open(&self.target).await?;
+        schema::check_version(steady.connection()).await?;
+        rights::require_log(steady.connection()).await?;
         let mut printer = Printer::new(json, self.limit);
         let past = match self.since {
             Some(since) => Past::Since(since),
             None if self.lines > 0 => Past::Last(self.lines),
             None => Past::Nothing,
         };
+        let mut follow = Follow::begin(steady.connection()).await?;
         // What was asked for is selected by the server already.
-        let begun =
-            Follow::begin(&mut connection, &self.filter, past, |record| printer.print(record)).await?;
-        let Some(mut follow) = begun else {
+        if !follow.look_back(&mut steady, &self.filter, &past, |record| printer.print(record)).await? {
             return Ok(Exit::Fine);
-        };
+        }
         loop {
-            let records = follow.next(&mut connection).await?;
+            let records = match follow.next(steady.connection()).await {
+                Ok(records) => records,
+                Err(error) => {
+                    steady.mend(error).await?;
+                    continue;
+                }
+            };
             for record in records.iter().filter(|record| self.filter.matches(record)) {
                 if !printer.print(record)? {
                     return Ok(Exit::Fine);

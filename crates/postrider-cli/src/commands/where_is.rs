@@ -19,8 +19,8 @@ use crate::output;
 ///
 /// At a sink it waits (behind how many in its lane), is in flight (at which relay, by its last heartbeat), was delivered or left out by the
 /// sink's filter (when), is parked or dead (why), was parked and then delivered or discarded (when), or was never meant for it. Which of
-/// delivered and left out is told where the configuration is at hand, by asking its filter again; without it the event has "passed".
-/// Times are known as long as the history of progress goes back, usually for hours. Needs a role that may read the log.
+/// delivered and left out is told where the configuration is at hand and the role may read the log, by asking the filter again; else the event
+/// has "passed". Times are known as long as the history of progress goes back, usually for hours. Any role that may see the views will do.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -38,7 +38,7 @@ pub(crate) struct Where {
 impl Where {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let configured = config::sinks(&self.target.source)?;
-        let mut connection = self.target.connect_to_look().await?;
+        let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
         match find::find(&mut connection, &self.id, configured.as_deref()).await? {
             Found::InLog(event, sinks) => {

@@ -79,7 +79,9 @@ impl Declared {
             adopting::Error::NoField { table, .. } | adopting::Error::Claimed { table, .. } => {
                 vec![OUTBOX, table]
             }
-            adopting::Error::NoColumn { table, .. } | adopting::Error::WrongType { table, .. } => {
+            adopting::Error::NoColumn { table, .. }
+            | adopting::Error::WrongType { table, .. }
+            | adopting::Error::NoMark { table, .. } => {
                 vec![OUTBOX, table, "columns"]
             }
             adopting::Error::Twice { second, .. } => vec![OUTBOX, second],
@@ -111,16 +113,21 @@ pub(crate) fn path_of(error: &capture::Error) -> Option<Vec<String>> {
     match error {
         capture::Error::NoColumn { table, key, .. } => path(table, key),
         capture::Error::Expression { table, key, .. } => path(table, key),
+        capture::Error::ExtraColumn { table, .. } => path(table, "extra"),
         capture::Error::NoTable { table }
         | capture::Error::NotATable { table, .. }
         | capture::Error::Inherited { table, .. }
         | capture::Error::NoKey { table } => path(table, ""),
         capture::Error::NoSnapshot { table } => path(table, "verbs.snapshot"),
+        capture::Error::Hidden { table, .. } => path(table, "parent"),
         capture::Error::Twice { second: table, .. } | capture::Error::Overlap { partition: table, .. } => {
             path(table, "")
         }
-        capture::Error::NotCaptured { .. }
+        capture::Error::Rights { .. }
+        | capture::Error::NotTheOwner { .. }
+        | capture::Error::NotCaptured { .. }
         | capture::Error::NoPrimaryKey { .. }
+        | capture::Error::Kept { .. }
         | capture::Error::Condition { .. }
         | capture::Error::Database(_) => None,
     }

@@ -70,7 +70,7 @@ pub(crate) struct Log {
     /// Above this size of the whole log, delivered events are removed before their retention is over, the oldest first. Undelivered ones
     /// never are: then the log grows, and `postrider status` says which sink holds it. Without it, only the retention counts.
     pub(crate) max_log_size: Option<Size>,
-    /// A relay that is silent for so long loses its lanes to another.
+    /// A relay that is silent for so long loses its lanes to another. From 500ms to 1h.
     pub(crate) lease: Span,
     /// The pauses when there is nothing to read.
     pub(crate) idle: Idle,
@@ -78,7 +78,7 @@ pub(crate) struct Log {
     pub(crate) hint: Hint,
     /// How often the log is checked, the ring turned, and the triggers of declared tables looked at.
     pub(crate) sweep: Span,
-    /// How long the database may take to answer before the relay connects anew.
+    /// How long the database may take to answer before the relay connects anew. From 1s to 1h.
     pub(crate) patience: Span,
     /// On how many standbys an event has to be before it is delivered, so that a failover to one of them takes nothing back that was
     /// delivered. The relay's role needs `pg_read_all_stats` to see them.
@@ -160,7 +160,7 @@ pub(crate) struct Relay {
     /// Above this much resident memory buffers shrink, then the relay drains and ends, for its supervisor to start it again. Events larger
     /// than a batch are taken by one sink at a time.
     pub(crate) memory_limit: Size,
-    /// How long draining may take when the relay is told to stop.
+    /// How long draining may take when the relay is told to stop. At most 1d.
     pub(crate) drain: Span,
     /// Connections that all sinks share for parking and retrying. Reading takes three more per sink.
     pub(crate) connections: u32,
@@ -178,9 +178,9 @@ impl Default for Relay {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Alerts {
-    /// A sink whose oldest waiting event is older is called late.
+    /// A sink whose oldest waiting event is older is called late. At most 365d.
     pub(crate) lag: Span,
-    /// An event that waits longer is called stuck.
+    /// An event that waits longer is called stuck. At most 365d.
     pub(crate) stuck: Span,
 }
 
@@ -212,9 +212,9 @@ pub(crate) struct Feed {
     pub(crate) route: Option<String>,
     /// When a refused event is tried again.
     pub(crate) retry: Retry,
-    /// The most events sent and not yet settled: the bound on duplicates per crash.
+    /// The most events sent and not yet settled: the bound on duplicates per crash. To Kafka, 5000 by default.
     pub(crate) max_in_flight: u32,
-    /// The most events in one delivery. If it is not set, it is never above `max_in_flight`.
+    /// The most events in one delivery. To Kafka, 2500 by default; and if it is not set, it is never above `max_in_flight`.
     pub(crate) max_batch: u32,
     /// The least that a confirmation of the sink has to be worth, from A to F: see docs/sinks/durability.md. Below it the relay does not
     /// start, and if the sink is reached later only, nothing is delivered. Without it everything will do.
@@ -246,11 +246,11 @@ impl Default for Feed {
 pub(crate) struct Retry {
     /// After so many the event is dead: kept, and not tried again until somebody says so.
     pub(crate) max_attempts: u32,
-    /// The pause after the first refusal.
+    /// The pause after the first refusal. At most 365d.
     pub(crate) first: Span,
     /// Each pause is so many times the one before.
     pub(crate) factor: f64,
-    /// No pause is longer.
+    /// No pause is longer. At most 365d.
     pub(crate) max: Span,
 }
 

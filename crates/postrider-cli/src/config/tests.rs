@@ -179,6 +179,26 @@ fn everything_is_said_at_once() {
     );
 }
 
+#[cfg(feature = "kafka")]
+#[test]
+fn as_many_are_in_flight_as_the_sink_likes() {
+    let text = "sinks:\n  a: { kafka: { url: kafka://h:9092 } }\n  b: { kafka: { url: kafka://h:9092 }, max_in_flight: 100 }\n  c: { null: {} }\n";
+    let relay = good(text, [URL]).relay;
+    let bounds: Vec<_> = relay.sinks.iter().map(|sink| (sink.max_in_flight, sink.max_batch)).collect();
+    assert_eq!(bounds, [(5000, 2500), (100, 100), (1000, 500)]);
+}
+
+/// A file that is renamed after every batch would be one file per batch.
+#[cfg(feature = "file")]
+#[test]
+fn a_file_is_not_renamed_at_nothing() {
+    bad(
+        "sinks: { a: { file: { path: /tmp/x, rotate: 0B } } }",
+        [URL],
+        &["`sinks.a.file.rotate`: it must be more than 0B"],
+    );
+}
+
 #[test]
 fn a_wrong_variable_or_flag_is_named() {
     bad(
@@ -333,7 +353,9 @@ mod documents {
             (&wanted.log, &wanted.relay, &wanted.alerts, &wanted.http, &wanted.logs)
         );
         for sink in sinks.values() {
-            assert_eq!(sink.feed, Feed::default());
+            let in_flight = sink.target.usual_in_flight();
+            let usual = Feed { max_in_flight: in_flight, max_batch: in_flight / 2, ..Feed::default() };
+            assert_eq!(sink.feed, usual);
         }
         shape().visit(&mut Vec::new(), &mut |path, _| {
             let is_there = match path.split_first() {

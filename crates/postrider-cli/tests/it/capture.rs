@@ -137,16 +137,48 @@ async fn what_could_not_be_recorded_is_recaptured() {
     let file = File::new(&database, broken);
     file.run(&database, &["apply"]).expect(0);
     run(&database, "insert into orders values (1, 0), (2, 5)").await;
-    let end = file.run(&database, &["recapture"]).expect(1);
-    assert!(end.stderr.contains("public.orders still cannot be recorded"), "{}", end.stderr);
-    assert!(end.stderr.contains("division by zero"), "{}", end.stderr);
+    let end = file.run(&database, &["recapture"]).expect(2);
+    assert!(end.stderr.contains("the INSERT of the key 1 at"), "{}", end.stderr);
+    assert!(end.stderr.contains("division by zero (error 22012)"), "{}", end.stderr);
+    let end = file.run(&database, &["plan"]).expect(2);
+    assert!(end.stderr.contains("public.orders: 1 writes are kept"), "{}", end.stderr);
+    // It holds up nothing else, and is told of.
+    let another = format!("{broken}  public.lines: {{ entity: line }}\n");
+    let end = File::new(&database, &another).run(&database, &["apply"]).expect(2);
+    assert!(end.stderr.contains("public.lines: was missing, is installed"), "{}", end.stderr);
+    assert!(end.stderr.contains("public.orders: the INSERT of the key 1"), "{}", end.stderr);
     let mended =
         "tables:\n  public.orders: { entity: order, tenant: '100 / nullif(total, 0)', on_failure: record }\n";
     let file = File::new(&database, mended);
     let end = file.run(&database, &["recapture", "public.orders", "--json"]).expect(0);
-    assert_eq!(end.json(), json!({ "recaptured": [{ "table": "public.orders", "writes": 1 }], "left": [] }));
+    assert_eq!(
+        end.json(),
+        json!({ "recaptured": [{ "table": "public.orders", "writes": 1, "refused": null }], "left": [] })
+    );
     assert_eq!(ask(&database, "select string_agg(key, ',' order by seq) from postrider.events").await, "2,1");
     file.run(&database, &["recapture", "public.lines"]).expect(78);
+}
+
+/// What can never be recorded is shown first, and given up by name.
+#[tokio::test]
+async fn what_can_never_be_recorded_is_given_up_when_asked() {
+    let database = installed().await;
+    run(&database, ORDERS).await;
+    let broken = "tables:\n  public.orders: { entity: order, tenant: 100 / total, on_failure: record }\n";
+    let file = File::new(&database, broken);
+    file.run(&database, &["apply"]).expect(0);
+    run(&database, "insert into orders values (1, 0), (2, 0), (3, 0)").await;
+    let end = file.run(&database, &["recapture", "--discard", "1", "--json"]).expect(2);
+    assert_eq!((&end.json()["kept"], &end.json()["discarded"]), (&json!(1), &json!(0)));
+    assert!(end.stderr.contains("1 write; with --yes"), "{}", end.stderr);
+    file.run(&database, &["recapture", "--discard", "1", "--yes"]).expect(0);
+    run(&database, "drop table lines; drop table orders").await;
+    let file = File::new(&database, "tables: {}\n");
+    let end = file.run(&database, &["recapture"]).expect(2);
+    assert!(end.stderr.contains("there is no such table"), "{}", end.stderr);
+    let end = file.run(&database, &["recapture", "--discard", "public.orders", "--yes"]).expect(0);
+    assert!(end.stderr.contains("the events of 2 writes are given up"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select count(*)::text from postrider.capture_failures").await, "0");
 }
 
 #[tokio::test]

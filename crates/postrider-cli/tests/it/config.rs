@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::support::{End, empty_database, postrider, postrider_on};
 
 /// A folder of its own that goes with the test.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("config-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -22,18 +22,18 @@ impl Folder {
     }
 
     /// A folder with this `postrider.yaml`.
-    fn with(text: &str) -> Self {
+    pub(crate) fn with(text: &str) -> Self {
         let folder = Self::new();
         folder.write("postrider.yaml", text);
         folder
     }
 
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         fs::write(self.0.join(name), content).unwrap();
     }
 
     /// The binary inside it.
-    fn postrider(&self, words: &[&str]) -> Command {
+    pub(crate) fn postrider(&self, words: &[&str]) -> Command {
         let mut command = postrider(words);
         command.current_dir(&self.0).env_remove("POSTRIDER_CONFIG");
         command
@@ -69,6 +69,9 @@ fn the_file_is_found_where_it_is_looked_for() {
     let folder = Folder::with(GOOD);
     let end = End::of(&mut folder.postrider(&["config", "check"])).expect(0);
     assert_eq!(end.stderr, "postrider.yaml is fine\n");
+    let without = Folder::with("database: postgres://h/d\n");
+    let end = End::of(&mut without.postrider(&["config", "check"])).expect(0);
+    assert!(end.stderr.contains("it has no sink"), "{}", end.stderr);
     folder.write("other.yaml", "relay: { drian: 1s }\n");
     let end = End::of(&mut folder.postrider(&["config", "check", "--config", "other.yaml"])).expect(78);
     assert!(end.stderr.contains("other.yaml:1:10: unknown key `drian` in `relay`"), "{}", end.stderr);
@@ -250,6 +253,45 @@ fn everything_unknown_beside_two_kinds_of_one_sink_is_named() {
         "is both `file` and `stdout`",
     ] {
         assert!(end.stderr.contains(words), "{words} in {}", end.stderr);
+    }
+}
+
+/// A bound that nobody can read is found out by an error.
+#[test]
+fn how_long_a_span_may_be_is_in_the_reference() {
+    let page = include_str!("../../../../docs/configuration.md");
+    for (section, key, most, beyond) in [
+        ("log", "lease", "1h", "3601s"),
+        ("log", "patience", "1h", "3601s"),
+        ("relay", "drain", "1d", "86401s"),
+        ("alerts", "lag", "365d", "31536001s"),
+        ("alerts", "stuck", "365d", "31536001s"),
+        ("sinks.out", "retry.first", "365d", "31536001s"),
+        ("sinks.out", "retry.max", "365d", "31536001s"),
+    ] {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{key}`<br>"))).unwrap();
+        assert!(row.contains(&format!("At most {most}.")) || row.contains(&format!(" to {most}.")), "{row}");
+        let folder = Folder::with(GOOD);
+        let refusal = format!("`{section}.{key}`");
+        for (value, is_refused) in [(most, false), (beyond, true)] {
+            let text = match section.split_once('.') {
+                None => format!("{GOOD}{section}: {{ {key}: {value} }}\n"),
+                Some((_, sink)) => {
+                    let key = key.strip_prefix("retry.").unwrap();
+                    GOOD.replace(
+                        &format!("{sink}: {{ null: {{}} }}"),
+                        &format!("{sink}: {{ null: {{}}, retry: {{ {key}: {value} }} }}"),
+                    )
+                }
+            };
+            folder.write("postrider.yaml", text);
+            let end = End::of(&mut folder.postrider(&["config", "check", "--depth", "references"]));
+            let said = format!("{}{}", end.stdout, end.stderr);
+            let found = said
+                .lines()
+                .any(|line| line.contains(&refusal) && line.contains(&format!("longer than {most}")));
+            assert_eq!(found, is_refused, "{key}: {value}: {said}");
+        }
     }
 }
 

@@ -39,6 +39,12 @@ async fn lists_page_by_page_and_selects() {
     assert_eq!(ids(&["--since", "1h"]).len(), 2);
     assert_eq!(ids(&["--until", "1h"]), [""; 0]);
 
+    assert_eq!(ids(&["--sink", "mail"]), [""; 0], "none are dead");
+    for command in ["list", "retry", "discard"] {
+        let end = on(&database, &["dead", command, "--sink", "wbe"]).expect(1);
+        assert!(end.stderr.contains("no sink \"wbe\"; there are mail, web"), "{}", end.stderr);
+    }
+
     let first = on(&database, &["dead", "list", "--json", "--limit", "1"]).expect(0).json();
     assert_eq!((&first["matching"], first["events"].as_array().unwrap().len()), (&json!(2), 1));
     let next = first["next"].to_string();

@@ -188,15 +188,28 @@ async fn open_and_prepared_transactions_are_named() {
     }
 }
 
+/// A database of which nothing was seen is not well, and whoever looked is told what it takes.
 #[tokio::test]
 async fn a_role_that_may_not_look_is_told_what_it_missed() {
     let database = installed().await;
     let role = format!("{}_nobody", database.name());
     run(&database, format!("create role {role} login")).await;
-    let document =
-        End::of(&mut postrider_on(&database.url_as(&role), &["doctor", "--json"])).expect(2).json();
-    assert_eq!(check(&document, "schema")["result"], "warn");
-    run(&database, format!("drop role {role}")).await;
+    let examine =
+        || End::of(&mut postrider_on(&database.url_as(&role), &["doctor", "--json"])).expect(2).json();
+    let document = examine();
+    let schema = check(&document, "schema");
+    assert_eq!(schema["result"], "bad");
+    let (detail, remedy) = (schema["detail"].as_str().unwrap(), schema["remedy"].as_str().unwrap());
+    assert!(detail.contains(&role) && detail.contains("USAGE on the schema postrider"), "{detail}");
+    // The role that only looks, whatever it is called.
+    assert!(remedy.contains(&format!("`grant postrider_reader to {role};`")), "{remedy}");
+    run(&database, format!("grant usage on schema postrider to {role}")).await;
+    let document = examine();
+    let schema = check(&document, "schema");
+    assert!(schema["detail"].as_str().unwrap().contains("EXECUTE on the function"), "{schema}");
+    run(&database, format!("grant postrider_reader to {role}")).await;
+    assert_eq!(check(&examine(), "schema")["result"], "ok");
+    run(&database, format!("drop owned by {role}; drop role {role}")).await;
 }
 
 /// Sessions of others are there, without what they do: to see nothing is not to see that there is nothing.

@@ -39,9 +39,15 @@ async fn one_event_from_the_command_line() {
         &["emit", "a"],
         &["emit", "a", "1", "--header", "x"],
         &["emit", "a", "1", "--file", "-"],
+        &["emit", "a", "1", "--batch", "7"],
+        &["emit", "a", "1", "--skip", "7"],
     ] {
         on(&database, words).expect(64);
     }
+    let twice = ["emit", "a", "1", "--header", "trace=1", "--header", "x=1", "--header", "trace=2"];
+    let end = on(&database, &twice).expect(64);
+    assert!(end.stderr.contains("the header \"trace\" is given more than once"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select count(*) from postrider.events").await, "2", "nothing was written");
 }
 
 /// What the user gave is not a failure of the database, and each thing is said once.
@@ -62,7 +68,8 @@ async fn what_is_wrong_with_an_event_is_said_as_it_is() {
         end.stderr,
         "error: the database failed: permission denied for function emit\n  hint: the role lacks a privilege: make it a member of the \
          role for the task (postrider_emit emits, postrider_reader looks at the views, postrider_relay carries events and changes \
-         what is parked or paused), or restore what that role may do with `postrider init`\n"
+         what is parked or paused; who owns captured tables and installs their triggers is let to with `select \
+         postrider.allow_capture('ROLE')`), or restore what that role may do with `postrider init`\n"
     );
     run(&database, format!("drop role {role}")).await;
 }
@@ -120,6 +127,22 @@ async fn a_bad_line_stops_with_its_number_and_one_can_go_on() {
         ask(&database, "select string_agg(payload::text, ' ' order by seq) from postrider.events").await,
         "1 2 3 4 5 6"
     );
+}
+
+/// It would look like success.
+#[tokio::test]
+async fn more_lines_left_out_than_there_are_is_an_error() {
+    let database = installed().await;
+    let skip = |lines_left_out: &str| {
+        piped(&database.url(), &["emit", "--file", "-", "--json", "--skip", lines_left_out], &lines(1..=3))
+    };
+    let end = skip("4").expect(1);
+    assert!(end.stderr.contains("--skip 4") && end.stderr.contains("has 3 lines"), "{}", end.stderr);
+    assert!(!end.stderr.contains("go on"), "{}", end.stderr);
+    assert_eq!((&end.json()["committed"], &end.json()["last_line"]), (&json!(0), &json!(3)));
+    let end = skip("3").expect(0);
+    assert_eq!(end.stderr, "0 events committed\n", "all of it was committed before");
+    assert_eq!(ask(&database, "select count(*) from postrider.events").await, "0");
 }
 
 #[tokio::test]

@@ -200,6 +200,44 @@ async fn who_lacks_a_right_gets_the_statement_that_grants_it() {
     .await;
 }
 
+/// What we create "if it does not exist" would be theirs.
+#[tokio::test]
+async fn a_schema_of_somebody_else_is_left_alone() {
+    let database = empty_database().await;
+    let owner = format!("{}_owner", database.name());
+    let guest = format!("{}_guest", database.name());
+    run(
+        &database,
+        format!(
+            "create role {owner} login; create role {guest} login;
+             create schema postrider authorization {owner};
+             create table postrider.events (id integer); alter table postrider.events owner to {owner};
+             grant create on database {0} to {guest}; grant create on database {0} to {owner}",
+            database.name()
+        ),
+    )
+    .await;
+    // Its owner, somebody without any right to it, and a superuser.
+    for url in [database.url_as(&owner), database.url_as(&guest), database.url()] {
+        let end = End::of(&mut postrider_on(&url, &["init"])).expect(1);
+        assert!(
+            end.stderr.contains("there is a schema postrider already, and it is not ours: it has events")
+                && end.stderr.contains("alter schema postrider rename to"),
+            "{}",
+            end.stderr
+        );
+    }
+    // An empty one is what an administrator makes for us.
+    run(&database, "drop table postrider.events".to_owned()).await;
+    End::of(&mut postrider_on(&empty_database().await.url(), &["init"])).expect(0);
+    End::of(&mut postrider_on(&database.url_as(&owner), &["init"])).expect(0);
+    run(
+        &database,
+        format!("drop schema postrider cascade; drop owned by {owner}, {guest}; drop role {owner}, {guest}"),
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn a_database_without_an_encoding_is_refused() {
     let beside = empty_database().await;

@@ -385,6 +385,13 @@ async fn a_reload_says_what_takes_a_restart() {
     relay.signal(Signal::HUP);
     relay.until_said("takes effect after a restart");
     assert!(relay.said().contains("http.listen"), "{}", relay.said());
+    assert!(!relay.said().contains("for health and metrics"), "{}", relay.said());
+    // A password that nobody asks for, and nobody sees.
+    let url = world.database.url().replace("postgres@", "postgres:c4n4ry@");
+    world.configure(&format!("database: {url}\n{}", config("127.0.0.1:0")));
+    relay.signal(Signal::HUP);
+    relay.until_said("database, for health and metrics");
+    assert!(!relay.said().contains("c4n4ry"), "{}", relay.said());
     relay.signal(Signal::TERM);
     assert_eq!(relay.end(), 0);
 }

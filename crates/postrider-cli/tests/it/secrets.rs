@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::config::Folder;
 use crate::support::{End, empty_database, postrider, postrider_on};
 
 const CANARY: &str = "c4n4ry";
@@ -93,15 +94,12 @@ fn in_the_configuration_that_is_shown() {
         ["nats://c4n4ry@127.0.0.1:4222", "nats://me:c4n4ry@127.0.0.1:4222", "tls://c4n4ry@h,tls://c4n4ry@i"]
     {
         for json in [None, Some("--json")] {
-            let mut words = vec!["config", "show", "--config", "PATH"];
+            let folder =
+                Folder::with(&format!("sinks:\n  a: {{ nats: {{ url: \"{place}\", stream: S }} }}\n"));
+            let mut words = vec!["config", "show"];
             words.extend(json);
-            let path = std::env::temp_dir().join(format!("postrider-secrets-{}.yaml", std::process::id()));
-            std::fs::write(&path, format!("sinks:\n  a: {{ nats: {{ url: \"{place}\", stream: S }} }}\n"))
-                .unwrap();
-            words[3] = path.to_str().unwrap();
-            let mut command = postrider_on("postgres://127.0.0.1:1/none", &words);
-            assert_silent(&mut command, 0);
-            std::fs::remove_file(&path).unwrap();
+            let mut command = folder.postrider(&words);
+            assert_silent(command.env("DATABASE_URL", "postgres://127.0.0.1:1/none"), 0);
         }
     }
 }

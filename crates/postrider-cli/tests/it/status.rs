@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::support::{End, postrider, postrider_on};
-use crate::world::{create_sink, deliver, emit, installed, on, open_reader, park, run};
+use crate::world::{ask, create_sink, deliver, emit, installed, on, open_reader, park, run};
 
 #[tokio::test]
 async fn without_sinks_all_is_well() {
@@ -148,6 +148,7 @@ async fn watching_looks_again() {
     create_sink(&database, "web").await;
     let mut child = postrider_on(&database.url(), &["status", "--json", "--watch=100ms"])
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -158,6 +159,17 @@ async fn watching_looks_again() {
     assert_eq!(events(), json!(0));
     emit(&database, "a", "1").await;
     while events() != json!(1) {}
+    let ended = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'postrider'";
+    assert_eq!(ask(&database, ended).await, "1");
+    emit(&database, "b", "1").await;
+    while events() != json!(2) {}
     child.kill().unwrap();
-    child.wait().unwrap();
+    let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    let said: Vec<&str> = said.lines().collect();
+    assert!(
+        said.len() == 2
+            && said[0].starts_with("note: the connection is lost")
+            && said[1] == "note: connected again",
+        "{said:?}"
+    );
 }

@@ -1,18 +1,19 @@
 //! `postrider tail`.
 
 use std::io::{BufRead as _, BufReader, Lines};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 
-use postrider_testkit::Database;
+use postrider_testkit::{Database, PostgresServer, Settings, Template, Version};
 use serde_json::{Value, json};
 
 use crate::support::{End, postrider_on};
-use crate::world::{emit, installed, on, run};
+use crate::world::{ask, emit, installed, on, run};
 
 /// A tail at work; ended when dropped.
 struct Following {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    talk: Lines<BufReader<ChildStderr>>,
 }
 
 impl Following {
@@ -20,15 +21,34 @@ impl Following {
     async fn start(database: &Database, words: &[&str]) -> Self {
         emit(database, "begin.here", "begin").await;
         let words = [&["tail", "--json", "--lines", "1"], words].concat();
-        let mut child = postrider_on(&database.url(), &words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = postrider_on(&database.url(), &words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut following = Self { child, lines };
+        let talk = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut following = Self { child, lines, talk };
         assert_eq!(following.next()["type"], "begin.here");
         following
     }
 
     fn next(&mut self) -> Value {
         serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
+    }
+
+    /// The next thing it says, besides what the server had to say.
+    fn says(&mut self) -> String {
+        self.talk.find_map(|line| line.ok().filter(|line| line.starts_with("note: "))).unwrap()
+    }
+
+    /// That a connection was lost is said once, and that there is another one.
+    #[track_caller]
+    fn is_told(&mut self) {
+        for wanted in ["note: the connection is lost, waiting for another one: ", "note: connected again"] {
+            let said = self.says();
+            assert!(said.starts_with(wanted), "{said}");
+        }
     }
 
     fn types(&mut self, count: usize) -> Vec<String> {
@@ -71,6 +91,92 @@ async fn follows_what_commits_also_when_it_commits_late() {
     .await
     .unwrap();
     assert_eq!(traces, 0);
+}
+
+/// Ends the sessions of the binary on this database.
+const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'postrider'";
+
+#[tokio::test]
+async fn goes_on_where_it_was_after_its_connection_was_lost() {
+    let database = installed().await;
+    let mut following = Following::start(&database, &[]).await;
+    // One that stands below what was shown before, and commits after the loss.
+    let mut slow = database.connect().await.unwrap();
+    sqlx::raw_sql("begin; select postrider.emit('slow', '1', key => 'a')").execute(&mut slow).await.unwrap();
+    for n in 0..5 {
+        emit(&database, &format!("before {n}"), "a").await;
+        assert_eq!(following.types(1), [format!("before {n}")]);
+        emit(&database, &format!("meanwhile {n}"), "b").await;
+        assert_eq!(ask(&database, TERMINATE).await, "1");
+        emit(&database, &format!("after {n}"), "b").await;
+        assert_eq!(following.types(2), [format!("meanwhile {n}"), format!("after {n}")]);
+        following.is_told();
+    }
+    sqlx::raw_sql("commit").execute(&mut slow).await.unwrap();
+    emit(&database, "last", "a").await;
+    assert_eq!(following.types(2), ["slow", "last"], "nothing is missing, and nothing comes twice");
+}
+
+#[tokio::test]
+async fn goes_on_where_it_was_after_the_server_was_away() {
+    let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+    let database = server.database(&Template::empty()).await.unwrap();
+    on(&database, &["init"]).expect(0);
+    let mut following = Following::start(&database, &[]).await;
+    for stop in ["fast", "immediate"] {
+        emit(&database, stop, "a").await;
+        assert_eq!(following.types(1), [stop]);
+        match stop {
+            "fast" => server.stop().await.unwrap(),
+            _ => server.stop_immediate().await.unwrap(),
+        }
+        let said = following.says();
+        assert!(said.starts_with("note: the connection is lost"), "{said}");
+        server.start().await.unwrap();
+        emit(&database, "back", "a").await;
+        assert_eq!(following.types(1), ["back"]);
+        assert_eq!(following.says(), "note: connected again");
+    }
+}
+
+/// More than pipes and sockets hold is asked for, so that the loss comes in the middle of it.
+#[tokio::test]
+async fn goes_on_in_the_middle_of_the_past() {
+    const EVENTS: i64 = 20_000;
+    let database = installed().await;
+    run(
+        &database,
+        format!("select count(postrider.emit('past', json_build_object('n', n, 'fill', repeat('x', 1000)), key => n::text)) from generate_series(1, {EVENTS}) n"),
+    )
+    .await;
+    for words in [["--since", "1h"], ["--lines", "30000"]] {
+        // Written before it began and committed after it: not of the past, though its number is.
+        let mut slow = database.connect().await.unwrap();
+        sqlx::raw_sql("begin; select postrider.emit('slow', '1', key => 'k')")
+            .execute(&mut slow)
+            .await
+            .unwrap();
+        let words = [&["tail", "--json"][..], &words].concat();
+        let mut child = postrider_on(&database.url(), &words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let talk = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut following = Following { child, lines, talk };
+        let mut number = || following.next()["payload"]["n"].as_i64().unwrap();
+        assert_eq!(number(), 1);
+        assert_eq!(ask(&database, TERMINATE).await, "1");
+        sqlx::raw_sql("commit").execute(&mut slow).await.unwrap();
+        emit(&database, "new", "k").await;
+        for n in 2..=EVENTS {
+            assert_eq!(number(), n, "{words:?}");
+        }
+        assert_eq!(following.types(2), ["slow", "new"], "each once, behind the past");
+        following.is_told();
+        run(&database, "delete from postrider.events where type <> 'past'").await;
+    }
 }
 
 #[tokio::test]
@@ -137,11 +243,15 @@ async fn a_role_that_may_only_look_at_views_is_told_so() {
     let database = installed().await;
     let role = format!("{}_looks", database.name());
     run(&database, format!("create role {role} login in role postrider_reader")).await;
-    let end = End::of(&mut postrider_on(&database.url_as(&role), &["tail"])).expect(1);
-    assert!(
-        end.stderr.contains("permission denied") && end.stderr.contains("postrider_relay"),
-        "{}",
-        end.stderr
-    );
+    for words in [&["tail"][..], &["dead", "list"], &["dead", "show", "1"]] {
+        let end = End::of(&mut postrider_on(&database.url_as(&role), words)).expect(1);
+        let remedy = format!("grant postrider_relay to {role};");
+        assert!(
+            end.stderr.contains("may not read the log itself")
+                && end.stderr.lines().any(|line| line == remedy),
+            "{}",
+            end.stderr
+        );
+    }
     run(&database, format!("drop role {role}")).await;
 }

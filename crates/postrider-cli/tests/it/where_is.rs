@@ -7,7 +7,7 @@ use postrider::log::{Mood, Report, Start, sink};
 use postrider_testkit::Database;
 use serde_json::{Value, json};
 
-use crate::support::postrider_on;
+use crate::support::{End, postrider_on};
 use crate::world::{Running, ask, create_sink, deliver, emit, installed, on, open_reader, park, run};
 
 fn state<'d>(document: &'d Value, sink: &str) -> &'d Value {
@@ -110,6 +110,34 @@ async fn with_the_configuration_at_hand_what_the_filter_left_out_was_not_deliver
     std::fs::write(&path, sinks.replace(".payload.n > 0", ".payload.n > 1")).unwrap();
     assert_eq!(states(&made, &["--config", config]), ["filtered", "delivered", "passed"]);
     std::fs::remove_file(path).unwrap();
+}
+
+/// Who may look may ask for an event, and gets everything but what is in it.
+#[tokio::test]
+async fn any_role_that_may_see_the_views_will_do() {
+    let database = installed().await;
+    let id = emit(&database, "order.paid", "k").await;
+    deliver(&database, "web", 1).await;
+    let dead = park(&database, "web", "order.made", "k", "dead").await;
+    let role = format!("{}_looks", database.name());
+    run(&database, format!("create role {role} login in role postrider_reader")).await;
+    let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    std::fs::write(&path, "sinks:\n  web:\n    null: {}\n    filter: .payload.n == 1\n").unwrap();
+    let ask = |url: &str, words: &[&str]| {
+        let words = [&["where", "--json", "--config", path.to_str().unwrap()], words].concat();
+        End::of(&mut postrider_on(url, &words)).expect(0).json()
+    };
+    let (mine, theirs) = (database.url(), database.url_as(&role));
+    let document = ask(&theirs, &[&id]);
+    assert_eq!((&document["type"], &document["key"]), (&json!("order.paid"), &json!("k")));
+    assert_eq!(state(&document, "web")["state"], "passed", "what the filter would say of its content");
+    assert_eq!(state(&ask(&mine, &[&id]), "web")["state"], "delivered");
+    let document = ask(&theirs, &[&dead]);
+    assert_eq!(document["parked"][0]["reason"], "It is Far too large");
+    assert!(!document.to_string().contains("1.50"), "its payload: {document}");
+    End::of(&mut postrider_on(&theirs, &["where", "01980000-0000-7000-8000-000000000000"])).expect(1);
+    std::fs::remove_file(path).unwrap();
+    run(&database, format!("drop role {role}")).await;
 }
 
 /// Asks until the only sink has the event in this state.
@@ -218,6 +246,10 @@ async fn parked_dead_and_gone_events_are_found() {
     assert_eq!(document["found"], "gone");
     let end = on(&database, &["where", "0199ffff-0000-7000-8000-000000000000", "--json"]).expect(0);
     assert_eq!(end.json()["found"], "gone", "older than everything in the log");
+    on(&database, &["where", "ffffffff-0000-7000-8000-000000000000"]).expect(1);
+    // Nothing is left: what it had is gone, and not mistyped.
+    run(&database, "delete from postrider.events").await;
+    assert_eq!(on(&database, &["where", &gone, "--json"]).expect(0).json()["found"], "gone");
     on(&database, &["where", "ffffffff-0000-7000-8000-000000000000"]).expect(1);
 }
 

@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 
 use super::selection::Which;
 use super::{list, show};
+use crate::commands::sinks;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -97,6 +98,9 @@ impl Common {
         if matched.events == 0 {
             if by_id {
                 return Err(nothing_to_act_on(&mut connection, selection).await?);
+            }
+            if let Some(sink) = &selection.sink {
+                sinks::require(&mut connection, sink).await?;
             }
             output::say("nothing matches");
             return finish(json, act, &matched, &[], None).map(|()| Exit::Fine);

@@ -6,6 +6,7 @@ use postrider::schema;
 use serde_json::{Value, json};
 
 use super::selection::Which;
+use crate::commands::{rights, sinks};
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -36,10 +37,14 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect_to_look().await?;
+        let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
+        rights::require_log(&mut connection).await?;
         let selection = self.which.selection(Vec::new());
         let matched = admin::count(&mut connection, &selection).await?;
+        if let Some(sink) = selection.sink.as_deref().filter(|_| matched.events == 0) {
+            sinks::require(&mut connection, sink).await?;
+        }
         // One more than is shown tells whether there are more.
         let mut parked = admin::list(&mut connection, &selection, self.after, self.limit + 1).await?;
         let shown = usize::try_from(self.limit).unwrap_or(usize::MAX);

@@ -10,6 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::list;
+use crate::commands::rights;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -32,8 +33,9 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect_to_look().await?;
+        let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
+        rights::require_log(&mut connection).await?;
         let selection =
             Selection { ids: self.ids, sink: self.sink, include_parked: true, ..Selection::default() };
         let parked = admin::list(&mut connection, &selection, 0, i64::MAX).await?;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use postrider::log::Error;
 use serde_json::{Value, json};
+use sqlx::error::DatabaseError;
 
 use crate::failure::Failure;
 use crate::output;
@@ -100,12 +101,8 @@ impl Report {
             Ok(seen) => return Ok(Some(seen)),
             Err(error) => error,
         };
-        let code = match &error {
-            Error::Database(sqlx::Error::Database(said)) => said.code().map(std::borrow::Cow::into_owned),
-            _ => None,
-        };
-        match code.as_deref() {
-            Some("42501") => {
+        match &error {
+            Error::Database(said) if is_denied(said) => {
                 self.warn(
                     name,
                     format!("this role may not look: {error}"),
@@ -113,7 +110,7 @@ impl Report {
                 );
                 Ok(None)
             }
-            Some(_) => {
+            Error::Database(sqlx::Error::Database(said)) if said.code().is_some() => {
                 self.bad(
                     name,
                     error.to_string(),
@@ -121,9 +118,14 @@ impl Report {
                 );
                 Ok(None)
             }
-            None => Err(error.into()),
+            _ => Err(error.into()),
         }
     }
+}
+
+/// Whether the role lacks a right.
+pub(super) fn is_denied(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("42501")
 }
 
 /// A list for a sentence, cut where it would not be read any more.

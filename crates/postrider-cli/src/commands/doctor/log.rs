@@ -7,8 +7,9 @@ use postrider_relay::units::Size;
 use sqlx::{Connection as _, PgConnection};
 use time::OffsetDateTime;
 
-use super::check::{Report, few};
+use super::check::{Report, few, is_denied};
 use crate::bytes;
+use crate::commands::rights::{self, Remedy, Task};
 use crate::failure::Failure;
 
 /// A current slot this old means that nobody turns the ring: it is due after a seventh of the retention.
@@ -20,6 +21,10 @@ pub(super) async fn is_installed(
     report: &mut Report,
 ) -> Result<bool, Failure> {
     let found = schema::version(connection).await;
+    if matches!(&found, Err(Error::Database(error)) if is_denied(error)) {
+        not_seen(connection, report).await?;
+        return Ok(false);
+    }
     let Some(found) = report.seen("schema", found)? else {
         return Ok(false);
     };
@@ -43,6 +48,26 @@ pub(super) async fn is_installed(
         }
     }
     Ok(false)
+}
+
+/// Nothing could be examined, which is not the same as well.
+async fn not_seen(connection: &mut PgConnection, report: &mut Report) -> Result<(), Failure> {
+    let Remedy { user, statement } = rights::remedy(connection, Task::Look).await?;
+    let has_usage: bool = sqlx::query_scalar("select has_schema_privilege('postrider', 'usage')")
+        .fetch_one(connection)
+        .await
+        .map_err(Error::from)?;
+    let right = if has_usage {
+        "EXECUTE on the function postrider.schema_version()"
+    } else {
+        "USAGE on the schema postrider"
+    };
+    report.bad(
+        "schema",
+        format!("{user:?} lacks {right}: nothing of the log could be examined"),
+        format!("let an administrator run `{statement}`, or connect as the relay's role"),
+    );
+    Ok(())
 }
 
 pub(super) async fn examine(

@@ -45,10 +45,14 @@ pub(super) async fn emit(
     let mut lines = source.read();
     let mut batch = Batch::default();
     let mut committed = Committed { line: skip, ..Committed::default() };
+    let mut skipped = 0;
     let result = loop {
         let line = tokio::time::timeout(SILENCE, lines.recv()).await;
         match line {
-            Ok(Some(Ok(line))) if line.number <= skip => committed.bytes += line.text.len() as u64 + 1,
+            Ok(Some(Ok(line))) if line.number <= skip => {
+                skipped = line.number;
+                committed.bytes += line.text.len() as u64 + 1;
+            }
             Ok(Some(Ok(line))) => {
                 if let Err(failure) = batch.take(line) {
                     break Err(failure);
@@ -61,6 +65,10 @@ pub(super) async fn emit(
                 }
             }
             Ok(Some(Err(error))) => break Err(unreadable(&error, &batch, &committed)),
+            Ok(None) if skipped < skip => {
+                committed.line = skipped;
+                break Err(Stop::too_short(skip, skipped));
+            }
             Ok(None) => break batch.commit(connection, &mut committed).await,
             Err(_silent) => {
                 if let Err(failure) = batch.commit(connection, &mut committed).await {
@@ -73,13 +81,13 @@ pub(super) async fn emit(
     progress.end();
     let (exit, error) = match result {
         Ok(()) => (Exit::Fine, None),
-        Err(stop) => (stop.exit, Some(stop.error)),
+        Err(stop) => (stop.exit, Some((stop.error, stop.goes_on))),
     };
     if json {
         output::json(&json!({
             "committed": committed.events,
             "last_line": committed.line,
-            "error": error.as_ref().map(|error| format!("{error:#}")),
+            "error": error.as_ref().map(|(error, _)| format!("{error:#}")),
         }))?;
     }
     match error {
@@ -87,7 +95,8 @@ pub(super) async fn emit(
             output::say(&format!("{} committed", output::events(committed.events)));
             Ok(exit)
         }
-        Some(error) => {
+        Some((error, false)) => Err(Failure::new(exit, error)),
+        Some((error, true)) => {
             let failure = Failure::new(exit, error);
             output::say(&failure.to_string());
             output::say(&format!(
@@ -105,6 +114,8 @@ pub(super) async fn emit(
 struct Stop {
     exit: Exit,
     error: anyhow::Error,
+    /// Whether the lines behind what is committed can follow, once it is mended.
+    goes_on: bool,
 }
 
 impl Stop {
@@ -112,7 +123,17 @@ impl Stop {
         Self {
             exit: Exit::Failed,
             error: error.context(format!("line {line}: nothing of its transaction was written")),
+            goes_on: true,
         }
+    }
+
+    /// Most probably it is another file than the one that an earlier run read.
+    fn too_short(skip: u64, lines: u64) -> Self {
+        let has = if lines == 1 { "1 line".to_owned() } else { format!("{lines} lines") };
+        let error = anyhow::anyhow!(
+            "--skip {skip} leaves out more than there is: the input has {has}. Nothing was written; is it the input of the earlier run?"
+        );
+        Self { exit: Exit::Failed, error, goes_on: false }
     }
 }
 
@@ -174,13 +195,14 @@ fn refused(error: sqlx::Error, numbers: &[u64]) -> Stop {
     let Some(message) = message else {
         let text =
             format!("lines {first} to {last}: no answer came, and whether they are committed is not known");
-        return Stop { exit, error: error.context(text) };
+        return Stop { exit, error: error.context(text), goes_on: true };
     };
     match place_in(&message).and_then(|place| numbers.get(place.checked_sub(1)?)) {
         Some(line) => Stop::at(*line, error),
         None => Stop {
             exit,
             error: error.context(format!("lines {first} to {last}: nothing of them was written")),
+            goes_on: true,
         },
     }
 }

@@ -56,7 +56,7 @@ enum State {
 
 impl List {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect_to_look().await?;
+        let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
         let state = self.state.and_then(|state| state.to_possible_value());
         let state = state.as_ref().map(clap::builder::PossibleValue::get_name);

@@ -28,7 +28,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let mut connection = self.target.connect_to_look().await?;
+        let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
         let Some(job) = admin::show(&mut connection, self.id).await? else { return Err(not_found(self.id)) };
         output::data(&if json { document(&job) } else { words(&job) })?;

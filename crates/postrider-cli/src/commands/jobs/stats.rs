@@ -21,7 +21,7 @@ impl Stats {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         const HEADINGS: &[&str] =
             &["QUEUE", "READY", "RUNNING", "SCHEDULED", "BEHIND KEY", "DEAD", "WORKERS", "PAUSED"];
-        let mut connection = self.target.connect_to_look().await?;
+        let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
         let queues = admin::stats(&mut connection).await?;
         if json {

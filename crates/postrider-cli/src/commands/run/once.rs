@@ -32,10 +32,8 @@ pub(super) async fn run(
     mut signals: Signals,
     as_json: bool,
 ) -> Result<Exit, Failure> {
-    // What is asked has large plans over little data.
-    let database = config.relay.database.clone().map(|options| options.options([("jit", "off")]));
     let mut connection = tokio::select! {
-        opened = open(database, patience) => opened?,
+        opened = open(config.relay.database.clone(), patience) => opened?,
         () = signals.stop() => return Ok(Exit::Failed),
     };
     let polls = config.relay.outboxes.iter().any(|outbox| outbox.mode == Mode::Poll);

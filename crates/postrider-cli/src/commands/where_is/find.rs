@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::log::error::Result;
-use postrider::log::parking::admin::{self, Parked, Selection};
+use postrider::log::parking::admin::State;
 use postrider::log::{Record, Report};
 use postrider_relay::SinkSettings;
 use sqlx::{FromRow, PgConnection};
@@ -12,17 +12,38 @@ use uuid::Uuid;
 
 use super::filter::{self, Filter};
 
-const BY_ID: &str = concat!(include_str!("event.sql"), "where e.id = $1");
-const BY_SOURCE_ID: &str =
-    concat!(include_str!("event.sql"), "where e.source_id = $1 order by e.seq desc limit 1");
-
-/// An event of the log.
+/// An event of the log, without its payload.
 #[derive(Debug, FromRow)]
 pub(super) struct Event {
-    #[sqlx(flatten)]
-    pub(super) record: Record,
+    pub(super) id: Uuid,
+    pub(super) source_id: Option<String>,
+    pub(super) r#type: String,
+    pub(super) entity: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) tenant: Option<String>,
+    pub(super) created_at: OffsetDateTime,
     pub(super) xid: String,
+    pub(super) seq: i64,
     pub(super) slot: i16,
+    pub(super) lane: i16,
+}
+
+/// Where it is parked.
+#[derive(Debug, Clone, FromRow)]
+#[expect(clippy::struct_field_names, reason = "named like the columns")]
+pub(super) struct Parked {
+    pub(super) sink: String,
+    pub(super) destination: String,
+    pub(super) id: Uuid,
+    pub(super) created_at: OffsetDateTime,
+    #[sqlx(try_from = "String")]
+    pub(super) state: State,
+    pub(super) attempts: i32,
+    pub(super) kind: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) parked_at: OffsetDateTime,
+    pub(super) next_attempt_at: Option<OffsetDateTime>,
+    pub(super) held_by: Option<Uuid>,
 }
 
 /// What the cursors and the holder of its lane say about an event at one sink.
@@ -83,63 +104,72 @@ pub(super) async fn find(
     id: &str,
     configured: Option<&[SinkSettings]>,
 ) -> Result<Found> {
-    let selection = Selection { ids: vec![id.to_owned()], include_parked: true, ..Selection::default() };
-    let parked = admin::list(connection, &selection, 0, i64::MAX).await?;
-    let Some(event) = in_log(connection, id).await? else {
-        return gone(connection, id, parked).await;
-    };
-    let standings: Vec<Standing> = sqlx::query_as(include_str!("standing.sql"))
-        .bind(event.record.lane)
-        .bind(event.record.seq)
-        .bind(&event.xid)
-        .bind(i32::try_from(Report::MOST).unwrap_or(i32::MAX))
+    let uuid = Uuid::parse_str(id).ok();
+    let parked: Vec<Parked> = sqlx::query_as("select * from postrider.where_parked($1, $2)")
+        .bind(uuid)
+        .bind(id)
         .fetch_all(&mut *connection)
         .await?;
-    let unparked = unparked(connection, event.record.id).await?;
+    let event: Option<Event> = sqlx::query_as("select * from postrider.where_event($1, $2)")
+        .bind(uuid)
+        .bind(id)
+        .fetch_optional(&mut *connection)
+        .await?;
+    let Some(event) = event else {
+        return gone(connection, uuid, parked).await;
+    };
+    let standings: Vec<Standing> =
+        sqlx::query_as("select * from postrider.where_sinks($1, $2, $3::text::xid8, $4)")
+            .bind(event.lane)
+            .bind(event.seq)
+            .bind(&event.xid)
+            .bind(i32::try_from(Report::MOST).unwrap_or(i32::MAX))
+            .fetch_all(&mut *connection)
+            .await?;
+    let unparked: Vec<Unparked> = sqlx::query_as("select * from postrider.where_unparked($1)")
+        .bind(event.id)
+        .fetch_all(&mut *connection)
+        .await?;
+    let record = match configured {
+        Some(_) => record(connection, event.id).await?,
+        None => None,
+    };
     let sinks = standings
         .into_iter()
         .map(|standing| {
             let parked = parked.iter().filter(|parked| parked.sink == standing.sink).cloned().collect();
             let unparked = unparked.iter().find(|unparked| unparked.sink == standing.sink).cloned();
-            let filter = filter::judge(configured, &standing.sink, &event.record);
+            let filter = filter::judge(configured, &standing.sink, record.as_ref());
             AtSink { standing, parked, unparked, filter }
         })
         .collect();
     Ok(Found::InLog(Box::new(event), sinks))
 }
 
-/// The last end at each sink comes first.
-async fn unparked(connection: &mut PgConnection, id: Uuid) -> Result<Vec<Unparked>> {
-    Ok(sqlx::query_as(
-        "select s.name as sink, u.fate, u.ended_at from postrider.unparked u join postrider.sinks s using (sink)
-         where u.id = $1 order by u.ended_at desc",
-    )
-    .bind(id)
-    .fetch_all(connection)
-    .await?)
-}
-
-async fn in_log(connection: &mut PgConnection, id: &str) -> Result<Option<Event>> {
-    if let Ok(id) = Uuid::parse_str(id) {
-        let event = sqlx::query_as(BY_ID).bind(id).fetch_optional(&mut *connection).await?;
-        if event.is_some() {
-            return Ok(event);
-        }
+/// The whole event, for those who may read it.
+async fn record(connection: &mut PgConnection, id: Uuid) -> Result<Option<Record>> {
+    let may: bool = sqlx::query_scalar("select has_table_privilege('postrider.events', 'select')")
+        .fetch_one(&mut *connection)
+        .await?;
+    if !may {
+        return Ok(None);
     }
-    // There is no index on it: adopted tables are few, and each costs one walk through the log.
-    Ok(sqlx::query_as(BY_SOURCE_ID).bind(id).fetch_optional(connection).await?)
+    Ok(sqlx::query_as("select * from postrider.events where id = $1")
+        .bind(id)
+        .fetch_optional(connection)
+        .await?)
 }
 
 /// It is not in the log: was it ever? An id holds the time at which it was written.
-async fn gone(connection: &mut PgConnection, id: &str, parked: Vec<Parked>) -> Result<Found> {
+async fn gone(connection: &mut PgConnection, id: Option<Uuid>, parked: Vec<Parked>) -> Result<Found> {
     if let Some(event) = parked.first() {
         return Ok(Found::Gone { written_at: event.created_at, parked });
     }
-    let Some(written_at) = Uuid::parse_str(id).ok().and_then(time_of) else {
+    let Some(written_at) = id.and_then(time_of) else {
         return Ok(Found::Nowhere);
     };
     let oldest: Option<OffsetDateTime> =
-        sqlx::query_scalar(include_str!("oldest.sql")).fetch_one(connection).await?;
+        sqlx::query_scalar("select postrider.where_oldest()").fetch_one(connection).await?;
     match oldest {
         Some(oldest) if written_at < oldest => Ok(Found::Gone { written_at, parked }),
         _ => Ok(Found::Nowhere),

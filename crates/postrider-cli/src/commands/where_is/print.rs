@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use postrider::log::parking::admin::{Parked, State};
+use postrider::log::parking::admin::State;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use super::filter::Filter;
-use super::find::{AtSink, Event, Standing, Unparked};
+use super::find::{AtSink, Event, Parked, Standing, Unparked};
 use crate::{moment, output};
 
 /// As far as the statement counts.
@@ -21,14 +21,13 @@ struct Fate {
 
 pub(super) fn words(event: &Event, sinks: &[AtSink]) -> String {
     let mut text = String::new();
-    let record = &event.record;
-    let _ = writeln!(text, "id       {}", record.id);
+    let _ = writeln!(text, "id       {}", event.id);
     for (name, value) in [
-        ("source", &record.source_id),
-        ("type", &Some(record.r#type.clone())),
-        ("entity", &record.entity),
-        ("key", &record.key),
-        ("tenant", &record.tenant),
+        ("source", &event.source_id),
+        ("type", &Some(event.r#type.clone())),
+        ("entity", &event.entity),
+        ("key", &event.key),
+        ("tenant", &event.tenant),
     ] {
         if let Some(value) = value {
             let _ = writeln!(text, "{name:<8} {}", output::plain(value));
@@ -37,11 +36,11 @@ pub(super) fn words(event: &Event, sinks: &[AtSink]) -> String {
     let _ = writeln!(
         text,
         "written  {} by transaction {}, as number {} of the log, in slot {}, lane {}",
-        moment::text(record.created_at),
+        moment::text(event.created_at),
         event.xid,
-        record.seq,
+        event.seq,
         event.slot,
-        record.lane
+        event.lane
     );
     if sinks.is_empty() {
         text.push_str("\nno sink is known yet\n");
@@ -204,20 +203,19 @@ pub(super) fn document(event: &Event, sinks: &[AtSink]) -> Value {
             })
         })
         .collect();
-    let record = &event.record;
     json!({
-        "id": record.id.to_string(),
+        "id": event.id.to_string(),
         "found": "log",
-        "source_id": record.source_id,
-        "type": record.r#type,
-        "entity": record.entity,
-        "key": record.key,
-        "tenant": record.tenant,
-        "created_at": moment::text(record.created_at),
+        "source_id": event.source_id,
+        "type": event.r#type,
+        "entity": event.entity,
+        "key": event.key,
+        "tenant": event.tenant,
+        "created_at": moment::text(event.created_at),
         "xid": event.xid,
-        "seq": record.seq,
+        "seq": event.seq,
         "slot": event.slot,
-        "lane": record.lane,
+        "lane": event.lane,
         "sinks": sinks,
     })
 }

@@ -55,8 +55,12 @@ impl Systemd {
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     }
 
+    #[track_caller]
     fn until(&self, wanted: &str) {
-        while !self.next().starts_with(wanted) {}
+        let begin = Instant::now();
+        while !self.next().starts_with(wanted) {
+            assert!(begin.elapsed() < PATIENCE, "{wanted} is never said");
+        }
     }
 }
 
@@ -92,7 +96,9 @@ async fn servers_that_say_nothing_do_not_hold_up_a_reload_for_ever() {
     let systemd = Systemd::new(&world);
     let relay = spawn(&world, &systemd, &world.configure(NULL), Stdio::null());
     systemd.until("READY=1");
-    world.configure(&mute.sinks(3));
+    // Whatever they themselves would wait.
+    let sinks = mute.sinks(3).replace("redis: {", "redis: { timeout: 1h,");
+    world.configure(&format!("relay: {{ drain: 1s }}\n{sinks}"));
     relay.signal(Signal::HUP);
     let _visitors = mute.visitors(3);
     relay.until_said("the new configuration is in effect");
@@ -143,4 +149,6 @@ async fn signals_are_heard_while_it_starts() {
     let _visitors = mute.visitors(1);
     relay.signal(Signal::TERM);
     assert_eq!(relay.end(), 0);
+    let said = fs::read_to_string(world.path("log")).unwrap();
+    assert!(said.contains("starting; ") && !said.contains("stopping: "), "it went on starting: {said}");
 }
