@@ -30,10 +30,21 @@ pub async fn database_with_prepared_transactions(version: Version) -> Database {
 
 /// A fresh database with the schema and one lane: one total order.
 pub async fn database_with_one_lane() -> Database {
+    database_with_one_lane_on(&postgres(Version::default()).await.unwrap()).await
+}
+
+/// The same on any server.
+pub async fn database_with_one_lane_on(server: &PostgresServer) -> Database {
     let template = Template::new("postrider_one_lane", |url| async move {
         install(&url, &Install { lanes: Some(1), ..Install::default() }).await
     });
-    postgres(Version::default()).await.unwrap().database(&template).await.unwrap()
+    server.database(&template).await.unwrap()
+}
+
+/// A server of one's own on which no xid is taken but by the test. They are shared by a whole cluster, and one that a neighbour's transaction
+/// or a vacuum completes in between makes another snapshot.
+pub async fn undisturbed_server() -> PostgresServer {
+    PostgresServer::private(Version::default(), Settings::for_tests().set("autovacuum", "off")).await.unwrap()
 }
 
 /// A fresh database with the schema on any server.

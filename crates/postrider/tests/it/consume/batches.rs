@@ -4,11 +4,14 @@ use std::time::{Duration, Instant};
 
 use postrider::log::rebase::{self, Alive};
 use postrider::log::{Error, Reader};
-use postrider_testkit::Version;
+use postrider_testkit::{Database, Version};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::{consumer_role, drain, drop_role, fetch, finish, refusal, subscribe};
-use crate::support::{PATIENCE, database, database_of, database_with_one_lane, emit, options, reading, run};
+use crate::support::{
+    PATIENCE, database, database_of, database_with_one_lane, database_with_one_lane_on, emit, options,
+    reading, run, undisturbed_server,
+};
 
 #[tokio::test]
 async fn a_consumer_gets_every_event_once_in_order_on_every_version() {
@@ -104,11 +107,10 @@ async fn a_frozen_worker_loses_its_batch_and_cannot_commit() {
 }
 
 /// The slow writer's transaction is younger than everything that had ended, and than the batch's own.
-async fn slow_writer_behind_an_old_xid(
-    mut connection: PgConnection,
-    mut fast: PgConnection,
-    mut slow: PgConnection,
-) -> Vec<String> {
+async fn slow_writer_behind_an_old_xid(database: &Database) -> Vec<String> {
+    let mut connection = database.connect().await.unwrap();
+    let mut fast = database.connect().await.unwrap();
+    let mut slow = database.connect().await.unwrap();
     subscribe(&mut connection, "c").await;
     run(&mut connection, "begin; select pg_current_xact_id()").await;
     run(&mut fast, "begin; select pg_current_xact_id()").await;
@@ -126,20 +128,12 @@ async fn slow_writer_behind_an_old_xid(
 
 #[tokio::test]
 async fn a_slow_writer_is_not_passed_over_by_a_transaction_that_had_its_xid_before() {
-    let database = database_with_one_lane().await;
-    let [one, two, three] = [
-        database.connect().await.unwrap(),
-        database.connect().await.unwrap(),
-        database.connect().await.unwrap(),
-    ];
-    assert_eq!(slow_writer_behind_an_old_xid(one, two, three).await, ["slow"]);
-}
+    let server = undisturbed_server().await;
+    let database = database_with_one_lane_on(&server).await;
+    assert_eq!(slow_writer_behind_an_old_xid(&database).await, ["slow"]);
 
-/// The same with the transaction's own xid as the bound.
-#[tokio::test]
-async fn with_its_own_xid_as_the_bound_a_slow_writer_is_lost() {
-    let database = database_with_one_lane().await;
-    let mut admin = database.connect().await.unwrap();
+    let own_xid_as_the_bound = database_with_one_lane_on(&server).await;
+    let mut admin = own_xid_as_the_bound.connect().await.unwrap();
     let source: String =
         sqlx::query_scalar("select pg_get_functiondef('postrider.finish_batch(text, text)'::regprocedure)")
             .fetch_one(&mut admin)
@@ -148,9 +142,8 @@ async fn with_its_own_xid_as_the_bound_a_slow_writer_is_lost() {
     let mutant = source.replace("then postrider.younger_xid()", "then pg_current_xact_id()");
     assert_ne!(mutant, source);
     sqlx::raw_sql(AssertSqlSafe(mutant)).execute(&mut admin).await.unwrap();
-    let [two, three] = [database.connect().await.unwrap(), database.connect().await.unwrap()];
     assert_eq!(
-        slow_writer_behind_an_old_xid(admin, two, three).await,
+        slow_writer_behind_an_old_xid(&own_xid_as_the_bound).await,
         [""; 0],
         "if not, the rule is not needed any more"
     );

@@ -8,6 +8,7 @@ use super::{Hand, without};
 use crate::faults::until;
 use crate::support::{
     database, database_on, database_with_one_lane, emit, lazy_server, open, read_types, reading, run,
+    undisturbed_server,
 };
 
 const XIP_HALF: &str = "where pg_visible_in_snapshot(writer.xid, r.upto)";
@@ -50,8 +51,7 @@ async fn the_xip_half_finds_writers_that_were_known() {
 #[tokio::test]
 async fn the_xmax_half_finds_writers_that_were_not_known() {
     async fn script(statement: &str) -> Vec<String> {
-        // A server of its own: any transaction of a neighbour would complete in between.
-        let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+        let server = undisturbed_server().await;
         let database = database_on(&server).await;
         let mut writer = database.connect().await.unwrap();
         let mut reader = Hand::open(&database).await;
