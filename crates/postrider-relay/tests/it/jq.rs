@@ -243,10 +243,12 @@ fn events_around_a_runaway_are_prepared() {
             .collect();
         let steps = "filter or transform takes more than 500000 steps on this event";
         assert_eq!(seen[0], "\"1\"");
-        assert_eq!(seen[1], steps);
+        // On a slow machine time ends before the steps do.
+        let is_given_up = |reason: &str| reason == steps || reason.contains("takes too long");
+        assert!(is_given_up(&seen[1]), "{}", seen[1]);
         assert_eq!(seen[2], "\"2\"");
         assert!(seen[3].starts_with("filter or transform"), "{}", seen[3]);
-        assert_eq!(seen[4], steps);
+        assert!(is_given_up(&seen[4]), "{}", seen[4]);
         assert_eq!(seen[5], "\"3\"");
     }
 }

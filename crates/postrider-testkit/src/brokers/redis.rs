@@ -119,7 +119,7 @@ impl Service for Redis {
                 "cluster-enabled yes".to_owned(),
                 format!("cluster-port {}", place.ports[2]),
                 "cluster-announce-ip 127.0.0.1".to_owned(),
-                "cluster-node-timeout 2000".to_owned(),
+                "cluster-node-timeout 15000".to_owned(),
             ]);
         }
         if let Some([certificate, key]) = &self.tls {

@@ -42,7 +42,7 @@ pub(super) async fn deadline_of_its_own(stage: &mut Stage<'_>) -> Result<()> {
     stage.server(Control::Thaw).await?;
     let report = answered?;
     silent(&report).context("the server was frozen")?;
-    ensure!(took < LONGEST / 2, "it took {took:?} to notice");
+    ensure!(took < LONGEST / 4, "it took {took:?} to notice");
     let kind = report.unavailable.as_ref().map(|why| why.kind);
     ensure!(
         matches!(kind, Some(UnavailableKind::Timeout | UnavailableKind::Connection)),

@@ -13,7 +13,7 @@ use crate::checker::{Ledger, Receipts, Report};
 use crate::proxy::Proxy;
 
 /// Nothing that ends takes longer, on the busiest machine.
-pub(super) const LONGEST: Duration = Duration::from_mins(1);
+pub(super) const LONGEST: Duration = Duration::from_mins(2);
 
 /// What a sink is told to wait where nothing is to go wrong.
 pub(super) const PATIENT: Duration = Duration::from_secs(20);

@@ -60,7 +60,7 @@ fn vanish(pid: i32, run: &Path) -> Result<()> {
     let server = Process::find(pid);
     let start = Instant::now();
     while run.exists() || server.is_some_and(Process::is_alive) {
-        ensure!(start.elapsed() < Duration::from_secs(20), "left behind: {}", run.display());
+        ensure!(start.elapsed() < Duration::from_mins(2), "left behind: {}", run.display());
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -127,7 +127,11 @@ pub async fn heard(listener: &mut PgListener, connection: &mut PgConnection) -> 
 
 /// A server of one's own on which nobody flushes the WAL of an asynchronous commit: its WAL writer is frozen.
 pub async fn lazy_server() -> (PostgresServer, Database) {
-    let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+    let settings = Settings::for_tests()
+        .set("autovacuum", "off")
+        .set("checkpoint_timeout", "1h")
+        .set("bgwriter_lru_maxpages", 0);
+    let server = PostgresServer::private(Version::default(), settings).await.unwrap();
     let database = database_on(&server).await;
     freeze_wal_writer(&database).await;
     (server, database)

@@ -85,7 +85,9 @@ async fn a_reload_that_takes_its_time_keeps_neither_the_watchdog_nor_a_signal_wa
         assert_eq!(systemd.next(), "WATCHDOG=1", "{}", relay.said());
     }
     relay.signal(Signal::TERM);
-    let heard = std::iter::repeat_with(|| systemd.next()).find(|heard| heard != "WATCHDOG=1");
+    // It may have given them up by then.
+    let heard = std::iter::repeat_with(|| systemd.next())
+        .find(|heard| !["WATCHDOG=1", "READY=1"].contains(&heard.as_str()));
     assert_eq!(heard.as_deref(), Some("STOPPING=1"), "{}", relay.said());
     assert_eq!(relay.end(), 0);
 }
@@ -122,9 +124,7 @@ async fn signals_are_heard_while_a_reload_drains_a_sink_that_hangs() {
     systemd.until("WATCHDOG=1");
     relay.signal(Signal::TERM);
     relay.until_said("stopping: what was sent");
-    // Sooner would be the same wish.
-    thread::sleep(Duration::from_millis(300));
-    relay.signal(Signal::TERM);
+    relay.insist();
     assert_eq!(relay.end(), 1);
     assert_eq!(readers(&mut world.connect().await).await, 0, "it handed its lanes back");
 }

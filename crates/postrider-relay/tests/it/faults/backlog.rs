@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::child::{Child, Word};
 use super::load::Load;
 use super::{rounds, run};
-use crate::support::{Probe, database, emit_many, settings, sink};
+use crate::support::{PATIENCE, Probe, database, emit_many, settings, sink};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_39_a_backlog_is_carried_with_flat_memory_at_a_steady_rate() {
@@ -45,7 +45,12 @@ async fn fault_39_a_backlog_is_carried_with_flat_memory_at_a_steady_rate() {
     let resident = |wanted: usize| taken.iter().find(|(_, events, _)| *events >= wanted).unwrap().2;
     // The test's own book of what came costs 16 bytes or so for each.
     let book = u64::try_from(backlog).unwrap() * 36 / 1024;
-    let (early, late) = (rate(backlog / 10, backlog * 3 / 10), rate(backlog * 7 / 10, backlog * 9 / 10));
+    // What a machine has beside slows some tenths, a backlog that makes reading dearer all of the later ones: the usual early one against the
+    // best late one.
+    let tenth = |number: usize| rate(backlog / 10 * number, backlog / 10 * (number + 1));
+    let mut first = [1, 2, 3, 4].map(tenth);
+    first.sort_by(f64::total_cmp);
+    let (early, late) = (first[1], [5, 6, 7, 8].map(tenth).into_iter().fold(0.0, f64::max));
     println!(
         "{backlog} events: {early:.0}/s at first, {late:.0}/s at the end; {} and {} kB resident",
         resident(backlog / 5),
@@ -87,9 +92,12 @@ async fn fault_40_dead_rows_under_an_old_snapshot_do_not_slow_delivery() {
     let written = other.stop().await;
     // Dead rows slow every delivery, a machine that has other work only some: it is slow each time, or it is the machine.
     let slow = before * 3 + Duration::from_millis(20);
-    let mut after = Vec::new();
+    let (begun, mut after) = (Instant::now(), Vec::new());
     while after.last().is_none_or(|usual| *usual >= slow) {
-        assert!(after.len() < 5, "{before:?} before, each time more than {slow:?} after: {after:?}");
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{before:?} before, each time more than {slow:?} after: {after:?}"
+        );
         after.push(usual(&mut load, &mut admin, &probe).await);
     }
     println!("usually {before:?} before, {after:?} under an old snapshot");

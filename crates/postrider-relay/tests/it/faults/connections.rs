@@ -101,7 +101,8 @@ async fn fault_7_what_came_late_and_could_not_be_settled_is_not_sent_again() {
     probe.wait_for(2).await;
     until(
         &mut admin,
-        "select exists (select from pg_locks where relation = 'postrider.progress'::regclass and not granted)",
+        "select exists (select from pg_locks where relation = 'postrider.progress'::regclass and not granted
+            and database = (select oid from pg_database where datname = current_database()))",
     )
     .await;
     run(&mut admin, TERMINATE).await;
@@ -292,7 +293,7 @@ async fn fault_33_a_connection_that_is_dead_without_a_word_is_found_in_time() {
     proxy.abandon();
     let begun = Instant::now();
     load.mark(&mut admin, &probe).await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     proxy.half_open();
     says(&relay, "did not answer within").await;
     // Its loop turns all the while: it is not taken for stuck.
@@ -313,7 +314,7 @@ async fn fault_33_a_connection_that_is_dead_without_a_word_is_found_in_time() {
     let begun = Instant::now();
     late.stop().await;
     relay.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
 /// The connections that ask about parked events are others, and may be the only ones that are dead.

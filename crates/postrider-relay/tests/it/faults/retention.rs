@@ -46,7 +46,7 @@ async fn fault_44_a_slot_with_undelivered_rows_is_never_emptied() {
         .await
         .unwrap();
     assert_eq!(slots, 8, "the whole ring is full");
-    assert!(matches!(relay.status()[0].state, State::Waiting { .. }));
+    eventually("it waits", || matches!(relay.status()[0].state, State::Waiting { .. })).await;
     // Who is in the way is said to whoever asks the database: of every slot that is not written just now, and why.
     until(
         &mut writer,

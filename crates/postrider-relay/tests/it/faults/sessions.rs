@@ -78,7 +78,12 @@ async fn fault_29_a_round_that_takes_too_long_is_read_with_smaller_pages() {
     let mut said = String::new();
     while probe.count() < EVENTS {
         said = reason(&relay).unwrap_or(said);
-        assert!(begun.elapsed() < Duration::from_mins(1), "{} have come, {:?}", probe.count(), state(&relay));
+        assert!(
+            begun.elapsed() < crate::support::PATIENCE,
+            "{} have come, {:?}",
+            probe.count(),
+            state(&relay)
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     crate::support::assert_in_order(&probe.taken());

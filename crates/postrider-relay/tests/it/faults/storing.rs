@@ -34,7 +34,8 @@ async fn fault_30_a_deadlock_while_settling_is_tried_again() {
         emit_many(&mut writer, round * 1000, 1000, 100).await;
         until(
             &mut writer,
-            "select exists (select from pg_locks where relation = 'postrider.parked'::regclass and not granted)",
+            "select exists (select from pg_locks where relation = 'postrider.parked'::regclass and not granted
+            and database = (select oid from pg_database where datname = current_database()))",
         )
         .await;
         run(&mut other, "update postrider.sinks set name = name; commit").await;
@@ -102,7 +103,8 @@ async fn until_parked(connection: &mut sqlx::PgConnection, events: i64) {
 
 async fn deadlocks(connection: &mut sqlx::PgConnection) -> i64 {
     // Statistics come late.
-    for _ in 0..100 {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < PATIENCE {
         let seen: i64 =
             sqlx::query_scalar("select deadlocks from pg_stat_database where datname = current_database()")
                 .fetch_one(&mut *connection)

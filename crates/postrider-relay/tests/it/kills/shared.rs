@@ -7,11 +7,11 @@ async fn fault_6_relays_share_the_lanes_and_send_nothing_twice() {
     let world = World::new("shared lanes").await;
     let mut connection = world.database.connect().await.unwrap();
     let load = super::load::start(&world);
-    let (one, two) = (world.relay(), world.relay());
+    let (one, two) = (world.steady_relay(), world.steady_relay());
     world.until_lanes(one.number, 8, &mut connection).await;
     world.until_lanes(two.number, 8, &mut connection).await;
     world.until_all_lanes_flow(&mut connection).await;
-    let three = world.relay();
+    let three = world.steady_relay();
     world.until_lanes(three.number, 5, &mut connection).await;
     world.until_all_lanes_flow(&mut connection).await;
     assert!(two.stop().await.success());

@@ -87,6 +87,11 @@ impl World {
         RelayProcess::start(&self.order())
     }
 
+    /// One that does not lose its lanes to a machine which stands still for a second: where nothing at all may come twice.
+    pub fn steady_relay(&self) -> RelayProcess {
+        RelayProcess::start(&Order { lease: LEASE * 3, ..self.order() })
+    }
+
     /// Everything that is settled now.
     pub async fn settled(&self, connection: &mut PgConnection) -> HashSet<Uuid> {
         let settled: Vec<String> = sqlx::query_scalar(

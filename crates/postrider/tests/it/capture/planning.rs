@@ -65,7 +65,7 @@ async fn apply_does_not_hold_up_writers_behind_a_long_transaction() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let written =
-        tokio::time::timeout(Duration::from_secs(15), execute(&mut writer, "insert into orders values (2)"));
+        tokio::time::timeout(Duration::from_mins(1), execute(&mut writer, "insert into orders values (2)"));
     assert!(written.await.is_ok(), "a writer waits for somebody else's transaction");
     execute(&mut long, "commit").await;
     let mut connection = applied.await.unwrap();

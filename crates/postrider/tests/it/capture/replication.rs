@@ -18,7 +18,7 @@ const TABLES: &str = "create table public.orders (id int primary key, note text)
 async fn until(connection: &mut PgConnection, question: &'static str) {
     let begin = std::time::Instant::now();
     while !sqlx::query_scalar::<_, bool>(question).fetch_one(&mut *connection).await.unwrap() {
-        assert!(begin.elapsed() < Duration::from_mins(1), "never: {question}");
+        assert!(begin.elapsed() < Duration::from_mins(3), "never: {question}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -89,12 +89,12 @@ async fn a_frozen_worker_loses_its_batch_and_cannot_commit() {
     run(&mut frozen, "create table effects (who text)").await;
     subscribe(&mut frozen, "c").await;
     emit(&mut frozen, "event", "k").await;
+    let start = Instant::now();
     run(
         &mut frozen,
         "begin; insert into effects values ('frozen'); select * from postrider.next_batch('c', 10, lease => '1 second')",
     )
     .await;
-    let start = Instant::now();
     while drain(&mut other, "c", 10).await.is_empty() {
         assert!(start.elapsed() < PATIENCE, "the lane of a frozen worker does not come back");
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -120,7 +120,10 @@ pub async fn reconnects<F: Far>(far: &F, source: impl Fn(&str) -> F::Source) {
         async |tx: &mut Tx, event: Event<Payment>| {
             match event.payload.amount {
                 50 if first.swap(false, Ordering::AcqRel) => proxy.cut(),
-                120 if second.swap(false, Ordering::AcqRel) => proxy.reset(),
+                120 if second.swap(false, Ordering::AcqRel) => {
+                    until("it is back", async || proxy.accepted() > 1).await;
+                    proxy.reset();
+                }
                 _ => {}
             }
             write(tx, &event).await

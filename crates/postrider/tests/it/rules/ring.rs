@@ -382,7 +382,8 @@ async fn readers_do_not_queue_behind_the_rotator() {
     let turn = tokio::spawn(async move { (ring::turn(&mut rotator, AT_ONCE).await.unwrap(), rotator) });
     while !turn.is_finished() {
         let queued: i64 = sqlx::query_scalar(
-            "select count(*) from pg_locks where not granted and relation = 'postrider.events_1'::regclass",
+            "select count(*) from pg_locks where not granted and relation = 'postrider.events_1'::regclass
+                and database = (select oid from pg_database where datname = current_database())",
         )
         .fetch_one(&mut watcher)
         .await

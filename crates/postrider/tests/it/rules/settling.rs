@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use postrider::log::progress;
 use postrider::log::{Error, Reader, ReaderOptions, Settlement, lease};
-use postrider_testkit::{PostgresServer, Settings, Version};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::Hand;
 use crate::faults::until;
 use crate::plans::{buffers, plan_of};
-use crate::support::{PATIENCE, database, database_on, emit, next, open, read_types, reading, run};
+use crate::support::{
+    PATIENCE, database, database_on, emit, next, open, read_types, reading, run, undisturbed_server,
+};
 
 /// A late row's position is passed already: only the snapshot tells that it was delivered.
 #[tokio::test]
@@ -45,9 +46,9 @@ async fn the_snapshot_is_stored_even_when_only_late_rows_moved() {
 #[tokio::test]
 async fn the_bound_is_taken_after_the_read_returned() {
     async fn script(xid_before_read: bool) -> Vec<String> {
-        // A server of our own: somebody else's younger transaction that ends in between would make the writer known to the snapshot, and
-        // then it is found whatever the bound is.
-        let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+        // Somebody else's younger transaction that ends in between would make the writer known to the snapshot, and then it is found whatever
+        // the bound is.
+        let server = undisturbed_server().await;
         let database = database_on(&server).await;
         let mut writer = database.connect().await.unwrap();
         let mut reader = Hand::open(&database).await;
@@ -73,7 +74,7 @@ async fn the_bound_is_taken_after_the_read_returned() {
 /// before it began, and nothing that was read since.
 #[tokio::test]
 async fn a_settling_bounds_only_what_was_read_before_it() {
-    let server = PostgresServer::private(Version::default(), Settings::for_tests()).await.unwrap();
+    let server = undisturbed_server().await;
     let database = database_on(&server).await;
     let (mut writer, mut gate) = (database.connect().await.unwrap(), database.connect().await.unwrap());
     let mut reader = open(&database, reading("overlapped")).await;
@@ -246,7 +247,8 @@ async fn lanes_that_are_handed_back_during_a_settling_are_not_forgotten_by_it() 
     let settler = reader.settler();
     let settling = tokio::spawn(async move { settler.settle(settlement).await });
     let waiting =
-        "select count(*) from pg_locks where relation = 'postrider.progress'::regclass and not granted";
+        "select count(*) from pg_locks where relation = 'postrider.progress'::regclass and not granted
+            and database = (select oid from pg_database where datname = current_database())";
     let waits = async |connection: &mut PgConnection, wanted: i64| {
         while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() < wanted {
             tokio::task::yield_now().await;

@@ -12,7 +12,7 @@ use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use uuid::Uuid;
 
-use super::super::{deliver, delivered, event};
+use super::super::{carried, deliver, delivered, event};
 use super::{config, firsts, stored};
 
 const TOPIC: &str = "order";
@@ -79,7 +79,7 @@ async fn fault_77_kafka_stops_a_key_at_what_was_not_confirmed_in_time() -> Resul
 
     let impatient = KafkaConfig { timeout: Span(Duration::from_secs(2)), ..patient.clone() };
     let mut sink = KafkaSink::open(impatient).await.unwrap();
-    delivered(&mut sink, &events(&["a", "b", "c", "d"], 8), TOPIC).await;
+    carried(&mut sink, &events(&["a", "b", "c", "d"], 8), TOPIC).await;
     cluster.broker_round_trip_time(1, Duration::from_secs(30))?;
     let records = events(&["a", "b", "c", "d"], 40);
     let report = deliver(&mut sink, &records, TOPIC).await;
@@ -137,7 +137,7 @@ async fn fault_79_kafka_without_enough_replicas_is_waited_for() -> Result<()> {
     let impatient = KafkaConfig { timeout: Span(Duration::from_secs(2)), ..config(&brokers) };
     let mut sink = KafkaSink::open(impatient).await.unwrap();
     let first = events(&["a", "b"], 4);
-    delivered(&mut sink, &first, TOPIC).await;
+    carried(&mut sink, &first, TOPIC).await;
     for error in [
         RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
         RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -149,7 +149,7 @@ async fn fault_79_kafka_without_enough_replicas_is_waited_for() -> Result<()> {
         let why = report.unavailable.context("it did not notice")?;
         assert!(matches!(why.kind, UnavailableKind::Timeout | UnavailableKind::Blocked), "{why:?}");
         cluster.clear_request_errors(RDKafkaApiKey::Produce);
-        delivered(&mut sink, &records, TOPIC).await;
+        carried(&mut sink, &records, TOPIC).await;
         let there = stored(&brokers, TOPIC).await?;
         for key in ["a", "b"] {
             assert!(firsts(&there, key).ends_with(&ids(&records, key)), "{error:?}");
