@@ -302,9 +302,9 @@ begin
         exception when data_exception then
             get stacked diagnostics code = returned_sqlstate, reason = message_text, detail = pg_exception_detail;
             raise exception using errcode = code,
-                message = format('postrider: event %s of emit_many contains an escape that is no character', element.place),
+                message = format('postrider: event %s of emit_many contains an escape that is no character here', element.place),
                 detail = format('%s. Nothing was written.', rtrim(coalesce(nullif(detail, ''), reason), '.')),
-                hint = E'An event with \\u0000 or half of a surrogate pair can be emitted by itself: select postrider.emit(...).';
+                hint = E'An event with \\u0000, half of a surrogate pair, or a character that the encoding of this database has not, can be emitted by itself: select postrider.emit(...).';
         end;
     end loop;
     raise exception 'postrider: the argument of emit_many cannot be read';
@@ -401,14 +401,29 @@ begin
 end
 $$;
 
--- The events of my open transaction, for tests in any language.
+-- The events of my open transaction, for tests in any language. It may have changed tables that the caller may not read, and their triggers
+-- record whole rows: so whoever asks must be allowed to read every captured table. By the role of the session, as that of the caller is hidden here.
 create or replace function postrider.emitted() returns table (
     id uuid, source_id text, type text, key text, tenant text, entity text, payload json, headers json, created_at timestamptz
 )
-    language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-    select e.id, e.source_id, e.type, e.key, e.tenant, e.entity, e.payload, e.headers, e.created_at
-    from postrider.events e
-    -- In a log that was restored into a younger cluster older rows may bear the same xid: those are not of this transaction.
-    where e.xid = pg_current_xact_id_if_assigned() and age(e.xmin) <= 0
-    order by e.seq
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    asking constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+    hidden text;
+begin
+    select string_agg(r.relation, ', ' order by r.relation) into hidden from postrider.recorders r
+    where r.purpose = 'record' and not has_table_privilege(asking, postrider.named(r.relation), 'select');
+    if hidden is not null then
+        raise exception using errcode = '42501',
+            message = format('postrider: %I may not see what this transaction emitted', asking),
+            detail = format('Events of captured tables hold whole rows, and the role may not read %s.', hidden),
+            hint = 'Let the role of your tests read them (grant select on ... to ...), or ask as the owner of the tables.';
+    end if;
+    return query
+        select e.id, e.source_id, e.type, e.key, e.tenant, e.entity, e.payload, e.headers, e.created_at
+        from postrider.events e
+        -- In a log that was restored into a younger cluster older rows may bear the same xid: those are not of this transaction.
+        where e.xid = pg_current_xact_id_if_assigned() and age(e.xmin) <= 0
+        order by e.seq;
+end
 $$;

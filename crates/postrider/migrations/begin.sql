@@ -35,3 +35,25 @@ begin
     end if;
 end
 $$;
+-- What whoever installs grants to others by default would open tables and functions that are private. It is put aside for all that is made
+-- here, and put back by the last step.
+do $$
+declare
+    given record;
+    again text[] := '{}';
+begin
+    for given in
+        select case when d.defaclnamespace = 0 then '' else ' in schema postrider' end as place, k.kind, a.privilege_type as privilege,
+               pg_get_userbyid(a.grantee) as grantee, case when a.is_grantable then ' with grant option' else '' end as grantable
+        from pg_default_acl d
+        join (values ('r', 'tables'), ('S', 'sequences'), ('f', 'functions'), ('T', 'types'), ('n', 'schemas')) k (code, kind) on k.code = d.defaclobjtype::text
+        cross join aclexplode(d.defaclacl) a
+        where d.defaclrole = (select r.oid from pg_roles r where r.rolname = current_user)
+          and d.defaclnamespace in (0, to_regnamespace('postrider')) and a.grantee not in (0, d.defaclrole)
+    loop
+        execute format('alter default privileges%s revoke %s on %s from %I', given.place, given.privilege, given.kind, given.grantee);
+        again := again || format('alter default privileges%s grant %s on %s to %I%s', given.place, given.privilege, given.kind, given.grantee, given.grantable);
+    end loop;
+    perform set_config('postrider.install.defaults', to_json(again)::text, true);
+end
+$$;

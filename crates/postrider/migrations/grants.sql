@@ -7,6 +7,7 @@ declare
     reader  constant text := current_setting('postrider.install.reader_role');
     routine regprocedure;
     slot    regclass;
+    again   text;
 begin
     -- Nothing of ours is open to everybody.
     revoke all on schema postrider from public;
@@ -102,5 +103,10 @@ begin
     end loop;
     execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
         postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.all_partitions, postrider.misfits, postrider.all_misfits, postrider.inbox_state, postrider.consumers to %I', reader);
+
+    -- As it was before: see begin.sql.
+    for again in select json_array_elements_text(current_setting('postrider.install.defaults')::json) loop
+        execute again;
+    end loop;
 end
 $install$;

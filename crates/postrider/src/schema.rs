@@ -241,13 +241,21 @@ async fn create_roles(connection: &mut PgConnection, install: &Install) -> Resul
     Ok(())
 }
 
-/// The installed version, if any.
+/// The installed version, if any. A superuser does not ask in the schema of somebody who is none: its functions would run with all rights.
 pub async fn version(connection: &mut PgConnection) -> Result<Option<i32>> {
-    let installed: bool =
-        sqlx::query_scalar("select to_regprocedure('postrider.schema_version()') is not null")
-            .fetch_one(&mut *connection)
-            .await?;
-    if !installed {
+    let (is_installed, stranger): (bool, Option<String>) = sqlx::query_as(
+        "select to_regprocedure('postrider.schema_version()') is not null,
+                (select pg_get_userbyid(n.nspowner)::text from pg_namespace n
+                 where n.nspname = 'postrider' and (select r.rolsuper from pg_roles r where r.rolname = current_user)
+                   and not (select r.rolsuper from pg_roles r where r.oid = n.nspowner))",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    // Before anything in the schema is called.
+    if let Some(owner) = stranger {
+        return Err(Error::Superuser { owner });
+    }
+    if !is_installed {
         return Ok(None);
     }
     Ok(Some(sqlx::query_scalar("select postrider.schema_version()").fetch_one(connection).await?))

@@ -5,6 +5,7 @@ mod follow;
 mod print;
 
 use clap::Args;
+use postrider::log::identity;
 use postrider::schema;
 use time::OffsetDateTime;
 
@@ -55,6 +56,7 @@ impl Tail {
         let mut steady = Steady::open(&self.target).await?;
         schema::check_version(steady.connection()).await?;
         rights::require_log(steady.connection()).await?;
+        identity::compare(steady.connection()).await?;
         let mut printer = Printer::new(json, self.limit);
         let past = match self.since {
             Some(since) => Past::Since(since),
@@ -71,6 +73,7 @@ impl Tail {
                 Ok(records) => records,
                 Err(error) => {
                     steady.mend(error).await?;
+                    identity::compare(steady.connection()).await?;
                     continue;
                 }
             };

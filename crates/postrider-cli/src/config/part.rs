@@ -8,7 +8,7 @@ use super::environment::Environment;
 use super::finding::{Finding, Report, Text};
 use super::interpolate::{self, Interpolation};
 use super::tree::{self, Node, Place, Value};
-use super::{Depth, Source, content, layers, outbox, raw, read, secrets, shape, tables};
+use super::{Depth, Source, content, hint, layers, outbox, raw, read, secrets, shape, tables};
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -34,7 +34,7 @@ pub(crate) struct Declared {
     part: Part,
 }
 
-/// The declared tables. Whatever else is wrong with the file is no concern of who asks this.
+/// The declared tables. Whatever else is wrong with the file is no concern of who asks this, but for keys that nobody knows.
 pub(crate) fn declared(source: &Source) -> Result<Declared, Failure> {
     let part = Part::read(source, &[TABLES, OUTBOX])?;
     let mut checker = Checker { tree: &part.tree, findings: Vec::new() };
@@ -155,6 +155,10 @@ impl Part {
         let refused = |findings| Failure::new(Exit::Configuration, Report::new(text.clone(), findings));
         let Some(tree) = parsed else { return Err(refused(findings)) };
 
+        // Whoever asks for the database alone may have a file for another version; a mistyped `tables` would be none at all.
+        if !is_database {
+            findings.extend(strangers(&tree, shape));
+        }
         let mut tree = alone(tree, keys);
         if is_database
             && let Some(name) = layers::variable(&[DATABASE])
@@ -174,6 +178,19 @@ impl Part {
     fn refused(&self, findings: Vec<Finding>) -> Failure {
         Failure::new(Exit::Configuration, Report::new(self.text.clone(), findings))
     }
+}
+
+/// The keys of the file that nobody knows.
+fn strangers(tree: &Node, shape: &shape::Shape) -> Vec<Finding> {
+    let known: Vec<&str> = shape.children().into_iter().map(|(key, _)| key).collect();
+    let Value::Map(entries) = &tree.value else { return Vec::new() };
+    let unknown = entries.iter().filter(|entry| !known.contains(&entry.key.as_str()));
+    unknown
+        .map(|entry| {
+            let message = format!("unknown key `{}`", entry.key);
+            Finding { help: hint::among(&entry.key, &known), ..Finding::at(entry.place.clone(), message) }
+        })
+        .collect()
 }
 
 /// The tree with nothing but these keys in it. What is no map is left for the reader to complain about.

@@ -46,6 +46,21 @@ const ORDERS: &str = "create table public.orders (id int primary key, total int,
      create table public.lines (id int primary key, order_id int)";
 const DECLARED: &str = "tables:\n  public.orders:\n    entity: order\n    omit: [secret]\n";
 
+/// A mistyped `tables` would be a file without any.
+#[tokio::test]
+async fn a_key_that_nobody_knows_is_not_taken_for_no_table() {
+    let database = installed().await;
+    let file = File::new(&database, &DECLARED.replace("tables:", "tabels:"));
+    for words in [["plan"], ["apply"]] {
+        let end = file.run(&database, &words).expect(78);
+        assert!(
+            end.stderr.contains("unknown key `tabels`") && end.stderr.contains("did you mean `tables`?"),
+            "{}",
+            end.stderr
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_plan_is_shown_applied_and_done() {
     let database = installed().await;

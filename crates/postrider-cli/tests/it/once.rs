@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use postrider_testkit::{Process, Signal};
 
 use crate::support::{End, postrider_on};
-use crate::world::{ask, emit, installed, on, open_reader};
+use crate::world::{ask, emit, installed, on, open_reader, run};
 
 /// Its lanes may be another relay's for ever.
 #[tokio::test(flavor = "multi_thread")]
@@ -41,6 +41,23 @@ async fn once_says_who_holds_the_lanes_and_ends_after_its_patience() {
     let owed = "select count(*) from postrider.events e join postrider.cursors c using (lane) where c.sink = 'null' and e.seq > c.position";
     assert_ne!(ask(&database, owed).await, "0");
     let _ = std::fs::remove_file(file);
+}
+
+/// Behind a sequence that was set back there seems to be nothing to do.
+#[tokio::test]
+async fn fault_19_once_is_not_done_with_a_log_that_cannot_be_read() {
+    let database = installed().await;
+    emit(&database, "order.paid", "k").await;
+    emit(&database, "order.paid", "k").await;
+    let once = ["run", "--once", "--to", "null", "--start", "earliest"];
+    on(&database, &once).expect(0);
+    run(&database, "alter sequence postrider.seq restart").await;
+    emit(&database, "order.paid", "k").await;
+    let end = on(&database, &once).expect(1);
+    assert!(end.stderr.contains("postrider rebase"), "{}", end.stderr);
+    // Nor is a tail silent about it.
+    let end = on(&database, &["tail", "--lines", "1", "--limit", "1"]).expect(1);
+    assert!(end.stderr.contains("postrider rebase"), "{}", end.stderr);
 }
 
 /// Where a sink begins is decided once, and who says it again to no effect is told.

@@ -19,10 +19,13 @@ pub fn words(error: &sqlx::Error) -> String {
     message.strip_prefix(OURS).unwrap_or(message).to_owned()
 }
 
-/// What to do about it: ours where we know the circumstances better, else the server's own hint.
+/// What to do about it: what a function of ours says itself, then what we know of the circumstances, then the server's own hint.
 pub fn remedy(error: &sqlx::Error) -> Option<&str> {
     let database = error.as_database_error()?;
     let hint = database.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::hint);
+    if database.message().starts_with(OURS) && hint.is_some() {
+        return hint;
+    }
     database.code().as_deref().and_then(by_code).or(hint)
 }
 

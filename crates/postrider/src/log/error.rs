@@ -230,6 +230,16 @@ pub enum Error {
         statement: String,
     },
 
+    /// A superuser would run whatever the schema's owner has put there.
+    #[error(
+        "the schema postrider belongs to {owner:?}, and this is a superuser: what its owner has put there would run with all rights; \
+         connect as {owner:?}, or as a member of the role for the task"
+    )]
+    Superuser {
+        /// Whose schema it is.
+        owner: String,
+    },
+
     /// The schema was installed with other lanes.
     #[error(
         "this log was installed with {found} lanes, and their number is fixed from then on, so {wanted} is refused; leave it out, or, \

@@ -41,6 +41,16 @@ pub async fn check(connection: &mut PgConnection) -> Result<i64> {
     check_cluster(connection).await
 }
 
+/// As [`check`], for those who only look: whether the log can be read here as it stands. Remembers nothing.
+pub async fn compare(connection: &mut PgConnection) -> Result<()> {
+    check_numbers(connection).await?;
+    let (system, _) = cluster(connection).await?;
+    match known(connection).await? {
+        Some((known, _)) => check_system(known, system),
+        None => Ok(()),
+    }
+}
+
 async fn check_tables(connection: &mut PgConnection) -> Result<()> {
     if let Some((name, kind)) =
         sqlx::query_as::<_, (String, String)>(UNLOGGED).fetch_optional(&mut *connection).await?
@@ -111,23 +121,29 @@ async fn cluster(connection: &mut PgConnection) -> Result<(i64, i64)> {
 
 async fn check_cluster(connection: &mut PgConnection) -> Result<i64> {
     let (system, timeline) = cluster(connection).await?;
-    let known = sqlx::query_as::<_, (i64, i64)>("select system_identifier, timeline from postrider.identity")
-        .fetch_optional(&mut *connection)
-        .await?;
-    match known {
-        Some((UNFINISHED, _)) => {
-            Err(Error::Rebase { what: "a rebase was begun and has not ended".to_owned() })
-        }
-        Some((known, _)) if known != system => Err(Error::Rebase {
-            what: format!("the log belongs to cluster {known}, this is cluster {system}"),
-        }),
-        // A failover: the checks above have passed, so the cursors still hold.
-        Some((_, known)) if known == timeline => Ok(timeline),
-        _ => {
-            remember(connection, system, timeline).await?;
-            Ok(timeline)
-        }
+    let known = known(connection).await?;
+    if let Some((known, _)) = known {
+        check_system(known, system)?;
     }
+    // Another timeline is a failover: the checks above have passed, so the cursors still hold.
+    if known.is_none_or(|(_, known)| known != timeline) {
+        remember(connection, system, timeline).await?;
+    }
+    Ok(timeline)
+}
+
+async fn known(connection: &mut PgConnection) -> Result<Option<(i64, i64)>> {
+    let known = "select system_identifier, timeline from postrider.identity";
+    Ok(sqlx::query_as(known).fetch_optional(connection).await?)
+}
+
+fn check_system(known: i64, system: i64) -> Result<()> {
+    let what = match known {
+        UNFINISHED => "a rebase was begun and has not ended".to_owned(),
+        known if known != system => format!("the log belongs to cluster {known}, this is cluster {system}"),
+        _ => return Ok(()),
+    };
+    Err(Error::Rebase { what })
 }
 
 async fn remember(connection: &mut PgConnection, system: i64, timeline: i64) -> Result<()> {

@@ -215,7 +215,9 @@ impl Link {
                 "the log is larger than log.max_log_size and cannot be shortened: nothing is removed that the sinks named here have not settled"
             );
         }
-        if let Turn::Held(slots) = ring::turn(&mut self.connection, options.retention).await? {
+        if let Turn::Held(slots) = ring::turn(&mut self.connection, options.retention).await?
+            && slots.iter().any(|slot| slot.reason.needs_somebody())
+        {
             tracing::warn!(
                 slots = ring::in_words(&slots),
                 "no slot of the ring can be emptied: the current one grows until the sinks named here have settled"

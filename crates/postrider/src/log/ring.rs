@@ -85,6 +85,13 @@ pub enum Reason {
     OldSnapshot,
 }
 
+impl Reason {
+    /// Whether it passes only when somebody does something. Slots that are merely young, or that another rotator has just begun, come by themselves.
+    pub(super) fn needs_somebody(&self) -> bool {
+        matches!(self, Self::Owed(_) | Self::InUse)
+    }
+}
+
 impl fmt::Display for HeldSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slot {} ", self.slot)?;

@@ -168,6 +168,8 @@ struct Goal {
 async fn goal(connection: &mut PgConnection) -> Result<Goal, Failure> {
     let failed = |error: sqlx::Error| Failure::from(postrider::log::Error::from(error));
     postrider::schema::check_version(connection).await?;
+    // Behind a sequence that was set back there is always nothing to do.
+    postrider::log::identity::compare(connection).await?;
     let (seq, lanes, at): (i64, i32, OffsetDateTime) = sqlx::query_as(
         "select coalesce(pg_sequence_last_value('postrider.seq'), 0), postrider.lanes(), clock_timestamp()",
     )

@@ -6,7 +6,7 @@ use postrider::outbox::{Mode, Outbox, Preset};
 use postrider_testkit::Version;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-use super::{execute, types};
+use super::{captured, execute, types};
 use crate::outbox::tables::table;
 use crate::support::database_of;
 
@@ -25,6 +25,37 @@ const EVIL: &str = "create function evil.octet_length(text) returns int language
     create function evil.pg_relation_filenode(regclass) returns oid language plpgsql as $$ begin raise exception 'evil'; end $$;
     create function evil.pg_sequence_last_value(regclass) returns bigint language plpgsql as $$ begin raise exception 'evil'; end $$;
     create function evil.hashtextextended(text, bigint) returns bigint language plpgsql as $$ begin raise exception 'evil'; end $$";
+
+/// Who may write a column, and not read the row, does not read it in the event.
+#[tokio::test]
+async fn fault_113_who_may_not_read_a_captured_table_does_not_see_its_events() {
+    let users = "create table public.users (id int primary key, name text, secret text); insert into users values (1, 'a', 'hunter2')";
+    let (database, mut admin) = captured(users, &[Table::new("public.users", "user")]).await;
+    let app = format!("{}_app", database.name());
+    execute(
+        &mut admin,
+        &format!("create role \"{app}\" login in role postrider_emit; grant update (name), select (id) on users to \"{app}\""),
+    )
+    .await;
+    let mut connection = PgConnection::connect(&database.url_as(&app)).await.unwrap();
+    execute(&mut connection, "begin; update users set name = 'b' where id = 1").await;
+    let error =
+        sqlx::raw_sql("select payload from postrider.emitted()").execute(&mut connection).await.unwrap_err();
+    assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some("42501"));
+    assert!(error.to_string().contains("may not see what this transaction emitted"), "{error}");
+    execute(&mut connection, "rollback").await;
+    execute(&mut admin, &format!("grant select on users to \"{app}\"")).await;
+    execute(&mut connection, "begin; update users set name = 'b' where id = 1").await;
+    let seen: Vec<String> =
+        sqlx::query_scalar("select type from postrider.emitted()").fetch_all(&mut connection).await.unwrap();
+    assert_eq!(seen, ["user.updated"]);
+    // Whoever only plays another role is asked as that one.
+    let mut player = database.connect().await.unwrap();
+    execute(&mut player, &format!("revoke select on users from \"{app}\"; set role \"{app}\"")).await;
+    assert!(sqlx::raw_sql("select payload from postrider.emitted()").execute(&mut player).await.is_err());
+    connection.close().await.unwrap();
+    execute(&mut admin, &format!("drop owned by \"{app}\" cascade; drop role \"{app}\"")).await;
+}
 
 fn tables() -> [Table; 3] {
     let parent =

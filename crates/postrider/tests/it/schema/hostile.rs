@@ -1,5 +1,6 @@
 //! Others have been in the database before, or are at work in it.
 
+use postrider::log::Error;
 use postrider::schema::{self, Install};
 use postrider_testkit::{Template, Version, postgres};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
@@ -61,9 +62,63 @@ async fn fault_113_a_superuser_does_not_install_into_the_schema_of_somebody_else
     let refused = sqlx::raw_sql(script).execute(&mut admin).await.unwrap_err().to_string();
     assert!(refused.contains("belongs to"), "{refused}");
     run(&mut admin, "rollback").await;
+    // Nor does any command of a superuser's ask there which version it is.
+    let refused = schema::check_version(&mut admin).await.unwrap_err();
+    assert!(matches!(&refused, Error::Superuser { owner } if *owner == evil), "{refused}");
     stranger.close().await.unwrap();
     sqlx::raw_sql(AssertSqlSafe(format!("drop owned by {evil} cascade; drop role {evil}")))
         .execute(&mut admin)
+        .await
+        .unwrap();
+}
+
+/// Whoever installs lets an application read and write everything of theirs by default. That is not meant for what is private here, and is as it
+/// was afterwards.
+#[tokio::test]
+async fn fault_113_default_privileges_open_nothing_of_ours() {
+    let database = postgres(Version::default()).await.unwrap().database(&Template::empty()).await.unwrap();
+    let mut owner = database.connect().await.unwrap();
+    let app = format!("{}_app", database.name());
+    let give = format!(
+        "create role {app};
+         alter default privileges grant all on tables to {app} with grant option;
+         alter default privileges grant usage on sequences to {app};
+         alter default privileges grant execute on functions to {app};
+         alter default privileges grant usage on schemas to {app}"
+    );
+    sqlx::raw_sql(AssertSqlSafe(give)).execute(&mut owner).await.unwrap();
+    let defaults = "select string_agg(d.defaclobjtype || ' ' || d.defaclacl::text, ', ' order by d.defaclobjtype) from pg_default_acl d";
+    let opened = format!(
+        "select o.name from (select 'schema', nspacl from pg_namespace where nspname = 'postrider'
+             union all select relname::text, relacl from pg_class where relnamespace = 'postrider'::regnamespace
+             union all select oid::regprocedure::text, proacl from pg_proc where pronamespace = 'postrider'::regnamespace) as o (name, acl)
+         cross join aclexplode(o.acl) a where a.grantee = '{app}'::regrole"
+    );
+    let before: String = sqlx::query_scalar(defaults).fetch_one(&mut owner).await.unwrap();
+    for again in [false, true] {
+        if again {
+            run(&mut owner, "alter default privileges in schema postrider grant select on tables to public")
+                .await;
+            sqlx::raw_sql(AssertSqlSafe(schema::script(&Install::default())))
+                .execute(&mut owner)
+                .await
+                .unwrap();
+            run(
+                &mut owner,
+                "alter default privileges in schema postrider revoke select on tables from public",
+            )
+            .await;
+        } else {
+            schema::install(&mut owner, &Install::default()).await.unwrap();
+        }
+        let opened: Vec<String> =
+            sqlx::query_scalar(AssertSqlSafe(opened.clone())).fetch_all(&mut owner).await.unwrap();
+        assert_eq!(opened, [""; 0]);
+        let after: String = sqlx::query_scalar(defaults).fetch_one(&mut owner).await.unwrap();
+        assert_eq!(after, before);
+    }
+    sqlx::raw_sql(AssertSqlSafe(format!("drop owned by {app}; drop role {app}")))
+        .execute(&mut owner)
         .await
         .unwrap();
 }
