@@ -10,6 +10,7 @@ use postrider_relay::sinks::Target;
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 
+use super::rights;
 use crate::config::{self, Depth, Examined, Finding, Overrides, Source, ends_foreign, file_of};
 use crate::connect;
 use crate::exit::Exit;
@@ -105,9 +106,13 @@ impl Check {
             }
             return Err(Failure::new(exit, report));
         }
-        let carries = examined.config.as_ref().is_some_and(|config| !config.relay.sinks.is_empty());
+        let sinks = examined.config.as_ref().map(|config| config.relay.sinks.len());
         match file {
-            Some(file) if carries => output::say(&format!("{file} is fine")),
+            // Only by its syntax can a file be fine that refers to what is not there.
+            Some(file) if sinks.is_none() => output::say(&format!(
+                "the syntax of {file} is fine; it refers to what is not set here, so its values were not looked at"
+            )),
+            Some(file) if sinks != Some(0) => output::say(&format!("{file} is fine")),
             Some(file) => output::say(&format!(
                 "{file} is fine; it has no sink, so `postrider run` has nothing to carry"
             )),
@@ -142,8 +147,12 @@ async fn open(target: &Target) -> Result<(), String> {
     if target.is_exclusive() {
         // To open it is to take it, and perhaps to mend it, while a relay may be writing to it.
         let Some(path) = file_of(target) else { return Ok(()) };
+        let shown = path.display();
+        // Opening a pipe would wait for its reader.
+        if path.exists() && !path.is_file() {
+            return Err(format!("{shown} is no regular file"));
+        }
         if ends_foreign(&path) {
-            let shown = path.display();
             return Err(format!(
                 "{shown} ends with something that is no event; name another path, or move the file away"
             ));
@@ -153,7 +162,7 @@ async fn open(target: &Target) -> Result<(), String> {
         } else {
             try_folder(&path)
         };
-        return opened.map_err(|error| format!("{}: {error}", path.display()));
+        return opened.map_err(|error| format!("{shown}: {error}"));
     }
     let closed = match target.open().await {
         Ok(sink) => sink.close().await,
@@ -173,6 +182,7 @@ fn try_folder(path: &Path) -> io::Result<()> {
 async fn database(config: &config::Config) -> Result<PgConnection, Failure> {
     let mut connection = connect::open(config.relay.database.clone()).await?;
     schema::check_version(&mut connection).await?;
+    rights::require_log(&mut connection).await?;
     Ok(connection)
 }
 

@@ -119,6 +119,31 @@ async fn a_full_file_is_numbered_and_old_ones_are_removed() {
     assert_eq!(numbers_in(&path), [115, 116, 117, 118, 119]);
 }
 
+/// They have the names of full files, and are somebody else's.
+#[tokio::test]
+async fn files_of_others_with_a_number_are_neither_counted_nor_removed() {
+    let scratch = Scratch::new();
+    let path = scratch.join("x");
+    let others = ["x.20300131", "x.000003", "x.18446744073709551615"].map(|name| scratch.join(name));
+    fs::write(&others[0], "my invoices\n").unwrap();
+    fs::write(&others[1], "").unwrap();
+    fs::write(&others[2], "1\nno line").unwrap();
+    // Another sink's.
+    let neighbour = scratch.join("x.000002");
+    let mut other = open(FileConfig::new(&neighbour)).await.unwrap();
+    delivered(&mut other, &numbered(0..3)).await;
+    let config = FileConfig { rotate: Some(Size(20)), keep: NonZeroU32::new(1), ..FileConfig::new(&path) };
+    let mut sink = open(config).await.unwrap();
+    for batch in 0..5 {
+        delivered(&mut sink, &numbered(100 + batch * 5..105 + batch * 5)).await;
+    }
+    assert!(others.iter().all(|other| other.exists()), "{others:?}");
+    assert_eq!(fs::read_to_string(&others[0]).unwrap(), "my invoices\n");
+    assert_eq!(numbers_in(&neighbour), [0, 1, 2]);
+    assert_eq!(numbers_in(&scratch.join("x.000006")), [115, 116, 117, 118, 119]);
+    assert!(!scratch.join("x.000005").exists(), "of its own, one is kept");
+}
+
 #[tokio::test]
 async fn a_file_that_was_moved_or_cut_is_noticed() {
     let scratch = Scratch::new();

@@ -1,6 +1,6 @@
 //! What stands behind the last line feed of a file.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -29,6 +29,27 @@ pub fn ends_foreign(path: &Path) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     Ok(of(&mut file, length)? == Tail::Foreign)
+}
+
+/// Whether a sink can have filled this file: it ends with a whole line of JSON, and nobody writes to it.
+pub(crate) fn is_filled(path: &Path) -> io::Result<bool> {
+    // Opening a pipe would wait.
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Ok(false);
+    }
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    if length < 2 || file.try_lock_shared().is_err() || of(&mut file, length)? != Tail::Whole {
+        return Ok(false);
+    }
+    let last = behind_last(&mut file, 0, length - 1, |part| memchr::memrchr(b'\n', part))?;
+    file.seek(SeekFrom::Start(last))?;
+    let line = BufReader::with_capacity(CHUNK, file.take(length - last));
+    match serde_json::from_reader::<_, IgnoredAny>(line) {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_io() => Err(error.into()),
+        Err(_) => Ok(false),
+    }
 }
 
 /// The end of the first `length` bytes.

@@ -112,9 +112,8 @@ impl Writer {
 
     fn rotate(&mut self) -> Result<(), Unavailable> {
         let path = &self.config.path;
-        let full = rotation::full(path).map_err(cannot("list the files beside", path))?;
-        let next = full.last().map_or(1, |(number, _)| number + 1);
-        fs::rename(path, rotation::numbered(path, next)).map_err(cannot("rename", path))?;
+        let next = rotation::next(path).map_err(cannot("list the files beside", path))?;
+        fs::rename(path, next).map_err(cannot("rename", path))?;
         self.open = None;
         self.ready()?;
         self.remove_old()
