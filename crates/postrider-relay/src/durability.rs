@@ -61,6 +61,8 @@ pub enum Weakness {
     NatsOneServer,
     /// A stream that is full drops what is oldest.
     NatsDiscardsOld,
+    /// A stream that keeps messages for its consumers, and has none.
+    NatsNoConsumer,
     /// A stream in memory.
     NatsInMemory,
     /// A quorum queue with one member.
@@ -99,6 +101,8 @@ pub enum Weakness {
     RedisEverySecond,
     /// `appendfsync no`.
     RedisNotSynced,
+    /// `no-appendfsync-on-rewrite yes`.
+    RedisSyncPauses,
     /// A `maxmemory-policy` that evicts.
     RedisEvicts,
     /// `max_len` in our own configuration.
@@ -124,13 +128,14 @@ pub struct Row {
 
 impl Weakness {
     /// Every one there is.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::FileOnOneDisk,
         Self::FileNotSynced,
         Self::NotKept,
         Self::NatsOneServer,
         Self::NatsDiscardsOld,
         Self::NatsInMemory,
+        Self::NatsNoConsumer,
         Self::RabbitMqOneMember,
         Self::RabbitMqOneNode,
         Self::RabbitMqDropsHead,
@@ -149,6 +154,7 @@ impl Weakness {
         Self::RedisOneServer,
         Self::RedisEverySecond,
         Self::RedisNotSynced,
+        Self::RedisSyncPauses,
         Self::RedisEvicts,
         Self::RedisCutsStreams,
         Self::RedisInMemory,
@@ -179,6 +185,12 @@ impl Weakness {
                 Grade::E,
                 "the stream is in memory (`storage: memory`)",
                 "make one with `storage: file`; a stream cannot change it",
+            ),
+            Self::NatsNoConsumer => (
+                "nats",
+                Grade::F,
+                "the stream keeps messages for its consumers alone, and has none (`retention: interest`)",
+                "make a durable consumer first, or a stream with `retention: limits`",
             ),
             Self::RabbitMqOneMember => (
                 "rabbitmq",
@@ -282,6 +294,12 @@ impl Weakness {
                 Grade::C,
                 "the disk has it when the operating system likes (`appendfsync no`)",
                 "set `appendfsync always`",
+            ),
+            Self::RedisSyncPauses => (
+                "redis",
+                Grade::C,
+                "the disk has it later while the server writes its log anew (`no-appendfsync-on-rewrite yes`)",
+                "set `no-appendfsync-on-rewrite no`",
             ),
             Self::RedisEvicts => (
                 "redis",

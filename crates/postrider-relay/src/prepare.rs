@@ -139,7 +139,12 @@ fn route(settings: &SinkSettings) -> Result<Option<Template>, PrepareError> {
         Some(route) => Some(route),
         None => Some(target.default_route()).filter(|route| !route.is_empty()),
     };
-    route.map(Template::parse).transpose()
+    let Some(template) = route.map(Template::parse).transpose()? else { return Ok(None) };
+    // What is written out stays, whatever an event says: every single one would be refused.
+    match template.sample().and_then(|name| target.check_destination(&name)) {
+        Ok(()) => Ok(Some(template)),
+        Err(why) => Err(PrepareError { key: "route", message: format!("no event has a destination: {why}") }),
+    }
 }
 
 /// An expression or template that cannot be compiled.

@@ -118,6 +118,16 @@ impl Template {
         }
     }
 
+    /// What it renders where everything that an event says is an `x`.
+    pub(crate) fn sample(&self) -> Result<String, String> {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Literal(text) => text.as_str(),
+            Part::Field(_) | Part::DottedType(_) | Part::Inside(..) => "x",
+        });
+        let name: String = parts.collect();
+        check_name(&name).map(|()| name)
+    }
+
     /// The destination of an event, or why it has none.
     pub(crate) fn render(&self, record: &Record, payload: &str) -> Result<String, String> {
         let mut name = String::with_capacity(48);

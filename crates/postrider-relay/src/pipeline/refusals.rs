@@ -47,7 +47,7 @@ impl Pipeline {
             tracing::warn!(
                 sink = self.settings.name,
                 events,
-                "more events were refused than are named here; `postrider dead list` has all of them"
+                "more events were refused than are named here; `postrider dead list --parked` has all of them"
             );
         }
     }

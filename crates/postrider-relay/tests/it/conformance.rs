@@ -35,17 +35,23 @@ fn event(key: &str) -> Record {
 
 /// Delivers events to one destination.
 async fn deliver(sink: &mut dyn Sink, records: &[Record], destination: &str) -> Report {
-    let batch: Vec<Message<'_>> = records
-        .iter()
-        .map(|record| Message {
-            record,
-            id: EventId::of(record),
-            destination: destination.to_owned(),
-            content_type: "application/json",
-            headers: Vec::new(),
-            body: record.payload.clone().into_bytes(),
-        })
-        .collect();
+    deliver_to(sink, records.iter().map(|record| (record, destination))).await
+}
+
+/// Delivers events, each to a destination of its own.
+async fn deliver_to<'a>(
+    sink: &mut dyn Sink,
+    events: impl IntoIterator<Item = (&'a Record, &'a str)>,
+) -> Report {
+    let message = |(record, destination): (&'a Record, &str)| Message {
+        record,
+        id: EventId::of(record),
+        destination: destination.to_owned(),
+        content_type: "application/json",
+        headers: Vec::new(),
+        body: record.payload.clone().into_bytes(),
+    };
+    let batch: Vec<Message<'_>> = events.into_iter().map(message).collect();
     sink.deliver(&batch).await
 }
 

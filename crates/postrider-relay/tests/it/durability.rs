@@ -42,6 +42,7 @@ async fn fault_91_redis_is_graded_by_what_it_says_of_itself() -> Result<()> {
     let target = || Target::Redis(RedisConfig::new(server.url()));
     assert_eq!(weaknesses(target()).await, [Weakness::RedisOneServer]);
     for (name, value, weakness) in [
+        ("no-appendfsync-on-rewrite", "yes", Weakness::RedisSyncPauses),
         ("appendfsync", "everysec", Weakness::RedisEverySecond),
         ("appendfsync", "no", Weakness::RedisNotSynced),
         ("appendonly", "no", Weakness::RedisInMemory),
@@ -94,17 +95,27 @@ async fn fault_89_a_nats_stream_is_graded_by_how_it_is_set_up() -> Result<()> {
     };
     let limited = stream::Config { max_messages: 1000, ..plain.clone() };
     let refusing = stream::Config { discard: stream::DiscardPolicy::New, ..limited.clone() };
+    let interest = stream::Config { retention: stream::RetentionPolicy::Interest, ..plain.clone() };
     let in_memory = stream::Config { storage: stream::StorageType::Memory, ..plain.clone() };
     for (config_of_stream, expected) in [
         (plain, vec![Weakness::NatsOneServer]),
         (limited, vec![Weakness::NatsDiscardsOld, Weakness::NatsOneServer]),
         (refusing, vec![Weakness::NatsOneServer]),
         (in_memory, vec![Weakness::NatsInMemory, Weakness::NatsOneServer]),
+        (interest.clone(), vec![Weakness::NatsNoConsumer, Weakness::NatsOneServer]),
     ] {
         context.create_stream(config_of_stream).await?;
         assert_eq!(weaknesses(Target::Nats(config.clone())).await, expected);
         context.delete_stream("events").await?;
     }
+    // Somebody to keep them for.
+    let stream = context.create_stream(interest).await?;
+    let reader = jetstream::consumer::pull::Config {
+        durable_name: Some("reader".to_owned()),
+        ..jetstream::consumer::pull::Config::default()
+    };
+    stream.create_consumer(reader).await?;
+    assert_eq!(weaknesses(Target::Nats(config)).await, [Weakness::NatsOneServer]);
     Ok(())
 }
 

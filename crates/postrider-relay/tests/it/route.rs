@@ -134,3 +134,31 @@ fn check(preparer: &mut Preparer, record: &Record) -> Result<(), TestCaseError> 
     }
     Ok(())
 }
+
+/// What no event can mend is said before anything runs, and not of each event.
+#[test]
+fn a_template_that_never_renders_a_legal_name_is_refused() {
+    use postrider_relay::sinks::kafka::KafkaConfig;
+    use postrider_relay::sinks::nats::NatsConfig;
+    let kafka = || Target::Kafka(KafkaConfig::new("kafka://h:9092"));
+    let nats = || Target::Nats(NatsConfig::new("nats://h"));
+    let with = |target: Target, route: &str| {
+        let settings = SinkSettings { route: Some(route.to_owned()), ..SinkSettings::new("a", target) };
+        Preparer::new(&settings).err().map(|error| error.to_string())
+    };
+    let long = "x".repeat(256);
+    for (target, route, part) in [
+        (kafka(), "a b", "is no topic of Kafka"),
+        (kafka(), "{type}/x", "is no topic of Kafka"),
+        (nats(), "events.*.{type}", "* and > are for those who listen"),
+        (nats(), "$JS.{type}", "the server's own"),
+        (nats(), "events.{type}.", "between two of its dots"),
+        (kafka(), long.as_str(), "the longest is 255"),
+    ] {
+        let said = with(target, route).unwrap_or_default();
+        assert!(said.starts_with("route: ") && said.contains(part), "{route}: {said}");
+    }
+    for (target, route) in [(kafka(), "{type.0}"), (nats(), "events.{type}"), (nats(), "a*{key}")] {
+        assert_eq!(with(target, route), None, "{route}");
+    }
+}

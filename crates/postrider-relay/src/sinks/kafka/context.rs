@@ -47,9 +47,7 @@ impl Context {
     fn note(&self, new: Trouble) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         // "All brokers are down" comes behind the reason why.
-        if new.is_lasting || !trouble.as_ref().is_some_and(|before| before.says_more_than(&new)) {
-            *trouble = Some(new);
-        }
+        *trouble = Some(new.behind(trouble.take()));
         drop(trouble);
         self.news.notify_one();
     }

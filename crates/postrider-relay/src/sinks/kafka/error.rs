@@ -79,8 +79,8 @@ pub(super) struct Trouble {
     said: String,
     /// It will be the same the next time.
     pub(super) is_lasting: bool,
-    /// It is no more than what follows from something else.
-    is_sequel: bool,
+    /// No broker at all can be reached. It follows from something else, which says more.
+    is_total: bool,
 }
 
 /// What the library says of its connections.
@@ -90,13 +90,30 @@ pub(super) fn trouble(code: Code, said: &str) -> Trouble {
         kind,
         said: format!("{said} ({code})"),
         is_lasting: kind == UnavailableKind::Forbidden || code == Code::SSL,
-        is_sequel: code == Code::AllBrokersDown,
+        is_total: code == Code::AllBrokersDown,
     }
 }
 
 impl Trouble {
-    pub(super) fn says_more_than(&self, other: &Self) -> bool {
-        self.is_lasting || other.is_sequel
+    /// This, and what was known before it.
+    pub(super) fn behind(self, before: Option<Self>) -> Self {
+        match before {
+            Some(before) if !self.is_lasting && (before.is_lasting || self.is_total) => {
+                Self { is_total: before.is_total || self.is_total, ..before }
+            }
+            _ => self,
+        }
+    }
+
+    /// Why nothing was confirmed in time. That one broker cannot be reached is no reason while there are others.
+    pub(super) fn in_silence(self) -> Unavailable {
+        if self.kind == UnavailableKind::Connection && !self.is_lasting && !self.is_total {
+            return silent(format!(
+                "Kafka did not confirm in time, and one of its brokers is away: {}",
+                self.said
+            ));
+        }
+        self.unavailable()
     }
 
     pub(super) fn unavailable(self) -> Unavailable {
@@ -117,4 +134,28 @@ pub(super) fn silent(what: impl Into<String>) -> Unavailable {
 /// A setting, or a file that it names, is wrong.
 pub(super) fn wrong(why: impl Into<String>) -> Unavailable {
     Unavailable::new(UnavailableKind::Missing, why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_broker_that_is_away_is_not_all_of_them() {
+        let refused = || trouble(Code::BrokerTransportFailure, "Connection refused");
+        let all = || trouble(Code::AllBrokersDown, "3/3 brokers are down");
+        let wrong = || trouble(Code::SaslAuthenticationFailed, "wrong password");
+        for (told, kind, words) in [
+            (vec![refused()], UnavailableKind::Timeout, "Connection refused"),
+            (vec![refused(), all()], UnavailableKind::Connection, "Connection refused"),
+            (vec![all()], UnavailableKind::Connection, "brokers are down"),
+            (vec![wrong(), refused(), all()], UnavailableKind::Forbidden, "wrong password"),
+            (vec![refused(), wrong()], UnavailableKind::Forbidden, "wrong password"),
+        ] {
+            let known = told.into_iter().fold(None, |before, new| Some(new.behind(before)));
+            let why = known.map(Trouble::in_silence).unwrap();
+            assert_eq!(why.kind, kind);
+            assert!(why.source.to_string().contains(words), "{}", why.source);
+        }
+    }
 }

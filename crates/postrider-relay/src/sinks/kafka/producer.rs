@@ -130,7 +130,7 @@ impl Producer {
     /// Why there is no answer.
     pub(super) fn why_silent(&self) -> Unavailable {
         let trouble = self.context.take_trouble();
-        trouble.map_or_else(|| silent("Kafka did not confirm in time"), Trouble::unavailable)
+        trouble.map_or_else(|| silent("Kafka did not confirm in time"), Trouble::in_silence)
     }
 
     /// Waits until everything that was sent is answered, the time is over, or waiting is of no use. What is known then.

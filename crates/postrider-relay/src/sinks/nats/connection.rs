@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::context::{Context, ContextBuilder};
-use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, StorageType};
 use async_nats::{Client, ConnectOptions, ServerAddr};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -55,16 +55,21 @@ impl Connection {
         Ok(Self { context, heard, subjects: Vec::new() })
     }
 
-    /// How the stream is set up now.
-    pub(super) async fn stream(&self, config: &NatsConfig) -> Result<Config, Unavailable> {
+    /// How the stream is set up now, and what it has.
+    pub(super) async fn stream(&self, config: &NatsConfig) -> Result<Info, Unavailable> {
         let found = self.context.get_stream(&config.stream).await;
         let stream = found.map_err(|error| no_stream(error, &config.stream))?;
-        Ok(stream.cached_info().config.clone())
+        Ok(stream.cached_info().clone())
     }
 
     /// What subjects the stream has now.
     pub(super) async fn look(&mut self, config: &NatsConfig) -> Result<(), Unavailable> {
-        self.subjects = self.stream(config).await?.subjects;
+        let found = self.stream(config).await?.config;
+        if found.no_ack {
+            let why = format!("the stream `{}` confirms nothing (`no_ack`); set it to false", config.stream);
+            return Err(Unavailable::new(UnavailableKind::Blocked, why));
+        }
+        self.subjects = found.subjects;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What a NATS stream does with a message that it has confirmed.
 
-use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
 
 use super::config::NatsConfig;
 use super::connection::{Connection, wanted};
@@ -9,21 +9,23 @@ use crate::sink::{Unavailable, UnavailableKind};
 
 /// Asks the server. A stream that would be made is judged as it would be.
 pub(crate) async fn durability(config: &NatsConfig) -> Result<Durability, Unavailable> {
-    let stream = match Connection::connect(config).await?.stream(config).await {
-        Err(why) if config.create && why.kind == UnavailableKind::Missing => wanted(config),
-        found => found?,
-    };
-    Ok(judge(&stream))
+    match Connection::connect(config).await?.stream(config).await {
+        Err(why) if config.create && why.kind == UnavailableKind::Missing => Ok(judge(&wanted(config), 0)),
+        Err(why) => Err(why),
+        Ok(found) => Ok(judge(&found.config, found.state.consumer_count)),
+    }
 }
 
 /// How long messages are kept at most (`max_age`) is no weakness: that is what a stream is for.
-fn judge(stream: &Config) -> Durability {
+fn judge(stream: &Config, consumers: usize) -> Durability {
     let limits = [stream.max_bytes, stream.max_messages, stream.max_messages_per_subject];
     let has_limit = limits.iter().any(|limit| *limit > 0);
     let found = [
         (stream.num_replicas < 2).then_some(Weakness::NatsOneServer),
         (has_limit && stream.discard == DiscardPolicy::Old).then_some(Weakness::NatsDiscardsOld),
         (stream.storage == StorageType::Memory).then_some(Weakness::NatsInMemory),
+        // It confirms what it does not keep, as nobody is there to read it.
+        (stream.retention == RetentionPolicy::Interest && consumers == 0).then_some(Weakness::NatsNoConsumer),
     ];
     Durability::new(found.into_iter().flatten())
 }

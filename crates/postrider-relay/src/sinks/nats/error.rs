@@ -48,6 +48,8 @@ fn by_code(said: &jetstream::Error, subject: &str) -> Result<Refusal, Unavailabl
         ErrorCode::STREAM_STORE_FAILED if said.to_string().contains("per subject") => {
             refusal(RefusalKind::Rejected)
         }
+        // Whatever comes, until it is another stream.
+        ErrorCode::STREAM_SEALED => Err(UnavailableKind::Blocked),
         ErrorCode::STREAM_STORE_FAILED
         | ErrorCode::INSUFFICIENT_RESOURCES
         | ErrorCode::MEMORY_RESOURCES_EXCEEDED => Err(UnavailableKind::Full),

@@ -39,6 +39,7 @@ pub(super) struct Round<'a> {
     pub(super) config: &'a RabbitMqConfig,
     pub(super) connection: &'a lapin::Connection,
     pub(super) limit: &'a Limit,
+    pub(super) largest_headers: usize,
     pub(super) batch: &'a [Message<'a>],
     pub(super) outcomes: &'a Mutex<Vec<Outcome>>,
     /// Counts the events that nobody was there to take, and that were let go.
@@ -126,7 +127,7 @@ impl Round<'_> {
     fn prepare(&self, message: &Message<'_>) -> Result<Prepared, Refusal> {
         match self.limit.get() {
             Some(most) if message.body.len() as u64 > most => Err(too_large(message.body.len(), most)),
-            _ => prepared(message),
+            _ => prepared(message, self.largest_headers),
         }
     }
 

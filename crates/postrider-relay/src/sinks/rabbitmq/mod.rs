@@ -23,6 +23,7 @@ use super::chains::chains;
 use crate::sink::{BoxFuture, Message, Outcome, Report, Sink, Unavailable};
 use connection::{Connection, Parts, until_blocked};
 use lane::{Round, Trouble};
+use message::largest_headers;
 
 /// The routing key by default: what a topic exchange is bound by. A fanout exchange does not look at it.
 pub(super) const ROUTE: &str = "{type}";
@@ -60,7 +61,9 @@ impl RabbitMqSink {
         let Parts { inner, channels, events, limit } = connection.parts();
         let (config, dropped) = (&self.config, &self.dropped);
         let is_over = AtomicBool::new(false);
-        let round = Round { config, connection: inner, limit, batch, outcomes, dropped, is_over };
+        let largest_headers = largest_headers(inner.configuration().frame_max());
+        let round =
+            Round { config, connection: inner, limit, largest_headers, batch, outcomes, dropped, is_over };
         let shares = shares(batch, channels.len());
         let lanes = channels.iter_mut().zip(shares).map(|(channel, share)| round.carry(channel, share));
         tokio::select! {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use redis::IntoConnectionInfo as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +52,7 @@ impl RedisConfig {
         let mut wrong = Vec::new();
         let is_address = |url: &str| {
             (url.starts_with("rediss://") || url.starts_with("redis://"))
-                && redis::parse_redis_url(url).is_some()
+                && url.into_connection_info().is_ok()
         };
         if !self.servers().all(is_address) {
             let how =
@@ -98,6 +99,7 @@ mod tests {
     fn what_can_never_work_is_said_by_its_key() {
         assert!(RedisConfig::new("rediss://me:pw@host:7/3").objections().is_empty());
         assert!(RedisConfig::new("redis://a, redis://b:7").objections().is_empty());
+        assert_eq!(RedisConfig::new("redis://a/shop").objections().len(), 1, "databases have numbers");
         let wrong = RedisConfig {
             ca: Some("ca.pem".into()),
             max_len: Some(0),

@@ -20,21 +20,21 @@ pub(crate) async fn durability(config: &RedisConfig) -> Result<Durability, Unava
 }
 
 async fn of_one(connection: &mut Connection) -> Result<Vec<Weakness>, Unavailable> {
-    let names = ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"];
+    let names = ["appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy"];
     let settings = connection.settings(names).await?;
     Ok(match settings.each_ref().map(Option::as_deref) {
-        [Some(appendonly), Some(appendfsync), Some(maxmemory), Some(policy)] => {
+        [Some(appendonly), Some(appendfsync), Some(pauses), Some(maxmemory), Some(policy)] => {
             let evicts = (maxmemory != "0" && policy != "noeviction").then_some(Weakness::RedisEvicts);
-            let kept = kept(appendonly, appendfsync);
+            let kept = kept(appendonly, appendfsync, pauses);
             [Some(Weakness::RedisOneServer), kept, evicts].into_iter().flatten().collect()
         }
         _ => vec![Weakness::RedisUnknown],
     })
 }
 
-fn kept(appendonly: &str, appendfsync: &str) -> Option<Weakness> {
+fn kept(appendonly: &str, appendfsync: &str, pauses: &str) -> Option<Weakness> {
     match (appendonly, appendfsync) {
-        ("yes", "always") => None,
+        ("yes", "always") => (pauses == "yes").then_some(Weakness::RedisSyncPauses),
         ("yes", "everysec") => Some(Weakness::RedisEverySecond),
         ("yes", _) => Some(Weakness::RedisNotSynced),
         _ => Some(Weakness::RedisInMemory),

@@ -270,3 +270,38 @@ async fn a_nats_event_gives_the_server_no_orders() -> Result<()> {
     assert!(rollup.reason.contains("Nats-Rollup"), "{}", rollup.reason);
     Ok(())
 }
+
+/// A stream that never confirms is named at once, where one would wait for every event until the time is over.
+#[tokio::test]
+async fn a_nats_stream_that_confirms_nothing_is_named() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let context = jetstream::new(async_nats::connect(server.url()).await?);
+    let silent = stream::Config {
+        name: "events".to_owned(),
+        subjects: vec!["events.>".to_owned()],
+        no_ack: true,
+        ..stream::Config::default()
+    };
+    context.create_stream(silent).await?;
+    let why = NatsSink::open(NatsConfig::new(server.url())).await.err().context("it was opened")?;
+    assert_eq!(why.kind, UnavailableKind::Blocked);
+    assert!(why.source.to_string().contains("no_ack"), "{}", why.source);
+    Ok(())
+}
+
+/// A stream that is sealed takes nothing, whatever comes: it is waited for, and no event is to blame.
+#[tokio::test]
+async fn a_nats_stream_that_is_sealed_is_waited_for() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let mut sink =
+        NatsSink::open(NatsConfig { create: true, ..NatsConfig::new(server.url()) }).await.unwrap();
+    delivered(&mut sink, &[event("a")], "events.order.paid").await;
+    let context = jetstream::new(async_nats::connect(server.url()).await?);
+    let made = context.get_stream("events").await?.cached_info().config.clone();
+    context.update_stream(stream::Config { sealed: true, ..made }).await?;
+    let report = deliver(&mut sink, &[event("a"), event("b")], "events.order.paid").await;
+    assert_eq!(report.outcomes, vec![Outcome::NotSent; 2]);
+    let why = report.unavailable.context("it was delivered")?;
+    assert_eq!(why.kind, UnavailableKind::Blocked, "{}", why.source);
+    Ok(())
+}

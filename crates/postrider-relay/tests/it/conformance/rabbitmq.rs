@@ -2,6 +2,7 @@
 
 pub mod client;
 mod faults;
+mod headers;
 mod routing;
 
 use anyhow::Result;

@@ -6,7 +6,7 @@ use postrider_relay::sinks::kafka::{KafkaConfig, KafkaSink};
 use postrider_relay::{Outcome, RefusalKind};
 use postrider_testkit::{Broker, Kafka};
 
-use super::super::{deliver, delivered, event};
+use super::super::{deliver, deliver_to, delivered, event};
 use super::{config, firsts, make, stored};
 
 fn large(key: &str, bytes: usize) -> Record {
@@ -83,6 +83,28 @@ async fn fault_81_what_is_too_large_for_kafka_at_the_beginning_is_passed_by_noth
             assert_eq!(firsts(&there, key), expected, "{key} in {topic}");
         }
     }
+    Ok(())
+}
+
+/// A key whose events go to two topics, one of which does not take the first: what follows is not sent past it, to the other one.
+#[tokio::test]
+async fn a_kafka_key_does_not_pass_its_refused_event_by_another_topic() -> Result<()> {
+    let server = Broker::private(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    make(&brokers, "small", 1, &[("max.message.bytes", "10000")]).await?;
+    make(&brokers, "other", 1, &[]).await?;
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    for topic in ["small", "other"] {
+        delivered(&mut sink, &[event("a")], topic).await;
+    }
+    let [first, large, behind, elsewhere] = [event("a"), large("a", 20_000), event("a"), event("b")];
+    let sent = [(&first, "small"), (&large, "small"), (&behind, "other"), (&elsewhere, "other")];
+    let report = deliver_to(&mut sink, sent).await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    let [one, refusal, two, three] = report.outcomes.as_slice() else { panic!("{report:?}") };
+    assert_eq!(refused(refusal), Some(RefusalKind::TooLarge), "{report:?}");
+    assert_eq!([one, two, three], [&Outcome::Delivered, &Outcome::NotSent, &Outcome::Delivered]);
+    assert_eq!(firsts(&stored(&brokers, "other").await?, "a").len(), 1, "one from before");
     Ok(())
 }
 

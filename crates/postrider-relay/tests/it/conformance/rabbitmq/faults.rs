@@ -9,26 +9,26 @@ use postrider_relay::units::Span;
 use postrider_relay::{Outcome, RefusalKind, UnavailableKind};
 use postrider_testkit::{Broker, Direction, Proxy, RabbitMq};
 
-use super::super::{deliver, delivered, event};
+use super::super::{deliver, deliver_to, delivered, event};
 use super::client::{Argument, CLASSIC, Client, QUORUM, Table};
-use super::routing::{deliver_to, shared};
+use super::routing::shared;
 
 /// Nothing that ends takes longer, on the busiest machine.
 const LONGEST: Duration = Duration::from_mins(2);
 
 /// A fanout exchange of this name, and a queue of that name that gets everything.
-async fn listened(client: &Client, name: &str, queue: Table) -> Result<()> {
+pub(super) async fn listened(client: &Client, name: &str, queue: Table) -> Result<()> {
     client.exchange(name, lapin::ExchangeKind::Fanout).await?;
     client.queue(name, queue).await?;
     client.bind(name, name, "").await
 }
 
-fn config(server: &Broker<RabbitMq>, exchange: &str) -> RabbitMqConfig {
+pub(super) fn config(server: &Broker<RabbitMq>, exchange: &str) -> RabbitMqConfig {
     RabbitMqConfig { exchange: exchange.to_owned(), ..RabbitMqConfig::new(server.url()) }
 }
 
 /// On a busy machine it may take more than one attempt.
-async fn opened(config: &RabbitMqConfig) -> RabbitMqSink {
+pub(super) async fn opened(config: &RabbitMqConfig) -> RabbitMqSink {
     let begun = Instant::now();
     loop {
         match RabbitMqSink::open(config.clone()).await {
@@ -153,7 +153,7 @@ async fn fault_68_what_a_user_may_not_do_concerns_that_alone() -> Result<()> {
     let mut sink = RabbitMqSink::open(topic("writer")).await.unwrap();
     let events =
         [(event("a"), "mine.1"), (event("b"), "theirs"), (event("b"), "mine.2"), (event("c"), "mine.3")];
-    let report = deliver_to(&mut sink, &events).await;
+    let report = deliver_to(&mut sink, events.iter().map(|(record, to)| (record, *to))).await;
     assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
     let [first, Outcome::Refused(refusal), behind, last] = report.outcomes.as_slice() else {
         panic!("{:?}", report.outcomes);

@@ -5,32 +5,16 @@ use std::collections::HashSet;
 use anyhow::{Context as _, Result};
 use postrider::log::Record;
 use postrider_relay::sinks::rabbitmq::{ExchangeKind, RabbitMqConfig, RabbitMqSink, Unroutable};
-use postrider_relay::{EventId, Message, Outcome, RefusalKind, Report, Sink, UnavailableKind};
+use postrider_relay::{Outcome, RefusalKind, Sink as _, UnavailableKind};
 use postrider_testkit::{Broker, RabbitMq, Seed};
 use rand::RngExt as _;
 
-use super::super::{deliver, delivered, event};
+use super::super::{deliver, deliver_to, delivered, event};
 use super::client::{CLASSIC, Client};
 
 /// The server that tests share which leave it as it is; each has an exchange of its own.
 pub(super) async fn shared() -> Result<Broker<RabbitMq>> {
     Broker::shared(RabbitMq::new().with_management()).await
-}
-
-/// Where each event goes.
-pub(super) async fn deliver_to(sink: &mut dyn Sink, events: &[(Record, &str)]) -> Report {
-    let batch: Vec<Message<'_>> = events
-        .iter()
-        .map(|(record, destination)| Message {
-            record,
-            id: EventId::of(record),
-            destination: (*destination).to_owned(),
-            content_type: "application/json",
-            headers: Vec::new(),
-            body: record.payload.clone().into_bytes(),
-        })
-        .collect();
-    sink.deliver(&batch).await
 }
 
 /// A tenth of the events has nowhere to go, at random: each of those is refused, each of the others is in the queue.
@@ -56,7 +40,7 @@ async fn unroutable_among_others(server: &Broker<RabbitMq>) -> Result<()> {
                 (event(&format!("{batch}-{at}")), destination)
             })
             .collect();
-        let report = deliver_to(&mut sink, &events).await;
+        let report = deliver_to(&mut sink, events.iter().map(|(record, to)| (record, *to))).await;
         assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
         for ((record, destination), outcome) in events.iter().zip(&report.outcomes) {
             match outcome {
@@ -167,7 +151,7 @@ async fn a_rabbitmq_key_does_not_pass_its_refused_event() -> Result<()> {
     };
     let mut sink = RabbitMqSink::open(config).await.unwrap();
     let events = [(event("a"), "good"), (event("a"), "bad"), (event("b"), "good"), (event("a"), "good")];
-    let report = deliver_to(&mut sink, &events).await;
+    let report = deliver_to(&mut sink, events.iter().map(|(record, to)| (record, *to))).await;
     assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
     let [first, Outcome::Refused(refusal), other, last] = report.outcomes.as_slice() else {
         panic!("{:?}", report.outcomes);
