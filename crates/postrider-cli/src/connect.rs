@@ -122,6 +122,13 @@ async fn attempt(servers: Servers) -> Result<PgConnection, Failure> {
 /// What a URL says, or without one the variables of libpq.
 pub(crate) fn options(url: Option<&str>) -> Result<Servers, Failure> {
     check_variables()?;
+    let service = env::var("PGSERVICE").is_ok_and(|name| !name.is_empty());
+    if service && url.is_none_or(|url| !is_complete(url)) {
+        return Err(Failure::configuration(
+            "the variable PGSERVICE is set, and service files are not read: the database would be another one than psql's; write its host \
+             and its name into DATABASE_URL, or unset PGSERVICE and set PGHOST, PGDATABASE and so on",
+        ));
+    }
     if let Some(url) = url {
         let (url, ignored) = checked(url)?;
         for name in ignored {
@@ -158,6 +165,21 @@ fn check_variables() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether a URL says by itself where the database is: what libpq would take from a service file is what the URL leaves out.
+fn is_complete(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else { return false };
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, database) = address.split_once('/').unwrap_or((address, ""));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let says = |names: &[&str]| {
+        query
+            .split('&')
+            .filter_map(|parameter| parameter.split_once('='))
+            .any(|(name, _)| names.contains(&name))
+    };
+    (!host.is_empty() || says(&["host", "hostaddr"])) && (!database.is_empty() || says(&["dbname"]))
+}
+
 /// The URL without the parameters that have no effect here, and their names. What nobody knows is refused, as psql does: a mistyped
 /// `sslmode` must not mean "no encryption".
 fn checked(url: &str) -> Result<(String, Vec<&str>), Failure> {
@@ -178,6 +200,10 @@ fn checked(url: &str) -> Result<(String, Vec<&str>), Failure> {
             kept.push(parameter);
         } else if IGNORED.contains(&name) {
             ignored.push(name);
+        } else if name == "service" {
+            return Err(Failure::configuration(
+                "the database URL names a service, and service files are not read: write the host and the name of the database into the URL",
+            ));
         } else {
             // Not named if it could be the rest of a password with a bare `?` in it.
             let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
@@ -238,6 +264,29 @@ mod tests {
             checked("postgres://h/db?sslmode=require&channel_binding=require&options[a]=b").unwrap();
         assert_eq!(url, "postgres://h/db?sslmode=require&options[a]=b");
         assert_eq!(ignored, ["channel_binding"]);
+    }
+
+    #[test]
+    fn a_url_is_complete_with_a_host_and_a_database() {
+        for url in [
+            "postgres://h/db",
+            "postgres://u:p%2F@h1,h2:1/db?sslmode=require",
+            "postgres:///db?host=/run/pg",
+            "postgres://h?dbname=d",
+        ] {
+            assert!(is_complete(url), "{url}");
+        }
+        for url in [
+            "postgres://",
+            "postgres://h",
+            "postgres://h/",
+            "postgres:///db",
+            "postgres://u@/db",
+            "postgres://h?user=u",
+            "db",
+        ] {
+            assert!(!is_complete(url), "{url}");
+        }
     }
 
     #[test]

@@ -3,15 +3,20 @@
 //! `./dev bench latency [--strict] [--quick] [FIGURE-FILTER...]`, written to `target/bench/latency.json`. Producers commit one event per
 //! transaction on a schedule of their own (an open loop: a slow relay does not slow them down). The clock of an event starts when its
 //! COMMIT has returned, and stops when the file sink has answered that its batch is on disk. Beside it stands what the commits themselves
-//! took, on the same disk and the same cores at the same time.
+//! took, on the same disk and the same cores at the same time, and who had the cores. The producers have a thread and a runtime of their own: they are
+//! no part of the relay, whose tasks would wait behind theirs.
+
+#[path = "latency/cores.rs"]
+mod cores;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use postrider::schema::{self, Install};
 use postrider_relay::sink::BoxFuture;
 use postrider_relay::sinks::file::FileConfig;
@@ -21,8 +26,13 @@ use postrider_relay::{
 };
 use postrider_testkit::bench::{Bench, Figure, Goal, print_facts, quantile};
 use postrider_testkit::{Database, PostgresServer, Settings, Template, Version};
-use sqlx::{Connection as _, PgConnection};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 use uuid::Uuid;
+
+use cores::Cores;
 
 /// Connections that commit. Each waits for the disk in turn, so a rate needs several.
 const PRODUCERS: u32 = 16;
@@ -52,11 +62,9 @@ async fn main() -> Result<ExitCode> {
         }
         let database = server.database(&template).await?;
         let seconds = bench.size(30, 3);
-        let before = ticks()?;
-        let Measured { commits, delays } = measure(&database, rate, seconds).await?;
-        let after = ticks()?;
-        let busy = 1.0 - (after.idle - before.idle) / (after.all - before.all);
-        println!("{rate}/s, the cores: {:.0} % busy", 100.0 * busy);
+        let Measured { commits, delays, busy, shares } =
+            measure(&database, server.pid()?, rate, seconds).await?;
+        println!("{rate}/s, the cores: {:.0} % busy; in percent of one: {shares}", 100.0 * busy);
         print_distribution(&format!("{rate}/s, ms of the commits themselves"), &commits);
         print_distribution(&format!("{rate}/s, ms from commit to delivered"), &delays);
         for (name, share, limit) in [(&names[0], 0.5, 2.0), (&names[1], 0.99, 10.0)] {
@@ -68,30 +76,18 @@ async fn main() -> Result<ExitCode> {
     bench.finish(&target.with_file_name("bench").join("latency.json"))
 }
 
-/// What the cores did since the machine started.
-struct Ticks {
-    idle: f64,
-    all: f64,
-}
-
-fn ticks() -> Result<Ticks> {
-    let stat = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
-    let line = stat.lines().next().context("/proc/stat is empty")?;
-    let fields: Vec<f64> =
-        line.split_whitespace().skip(1).take(8).map(str::parse).collect::<Result<_, _>>()?;
-    // Idle, and waiting for the disk.
-    Ok(Ticks { idle: fields[3] + fields[4], all: fields.iter().sum() })
-}
-
 /// Milliseconds, of every event.
 struct Measured {
     /// Until its transaction had committed.
     commits: Vec<f64>,
     /// From then until it was delivered.
     delays: Vec<f64>,
+    /// The share of the cores' time that was taken meanwhile, and by whom.
+    busy: f64,
+    shares: String,
 }
 
-async fn measure(database: &Database, rate: u32, seconds: u32) -> Result<Measured> {
+async fn measure(database: &Database, server: i32, rate: u32, seconds: u32) -> Result<Measured> {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("latency-{}-{rate}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -102,7 +98,7 @@ async fn measure(database: &Database, rate: u32, seconds: u32) -> Result<Measure
     while relay.status().iter().any(|sink| sink.state != State::Running) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let committed = produce(database, rate, seconds).await?;
+    let Produced { committed, busy, shares } = produce(database, server, rate, seconds).await?;
     let patience = Instant::now() + Duration::from_secs(30);
     while lock(&delivered).len() < committed.len() {
         ensure!(Instant::now() < patience, "{} of {} events came", lock(&delivered).len(), committed.len());
@@ -111,7 +107,7 @@ async fn measure(database: &Database, rate: u32, seconds: u32) -> Result<Measure
     relay.stop().await;
     std::fs::remove_dir_all(&folder)?;
     let delivered = lock(&delivered);
-    let mut measured = Measured { commits: Vec::new(), delays: Vec::new() };
+    let mut measured = Measured { commits: Vec::new(), delays: Vec::new(), busy, shares };
     for commit in committed {
         let delivery = delivered.get(&commit.id).context("an event was not delivered")?;
         // Seen before its own COMMIT had returned to the producer: nothing was waited for.
@@ -128,12 +124,48 @@ struct Commit {
     returned: Instant,
 }
 
+struct Produced {
+    committed: Vec<Commit>,
+    busy: f64,
+    shares: String,
+}
+
 /// Commits one event per transaction at a rate, whatever happens.
-async fn produce(database: &Database, rate: u32, seconds: u32) -> Result<Vec<Commit>> {
+async fn produce(database: &Database, server: i32, rate: u32, seconds: u32) -> Result<Produced> {
+    let url: PgConnectOptions = database.url().parse()?;
+    let (ready, is_ready) = oneshot::channel();
+    let (begin, has_begun) = oneshot::channel();
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let (done, is_done) = oneshot::channel();
+    let thread = thread::Builder::new().name(cores::PRODUCERS.to_owned()).spawn(move || {
+        let committed = runtime.block_on(async {
+            let mut connections = Vec::new();
+            for _ in 0..PRODUCERS {
+                connections.push(url.clone().application_name(cores::PRODUCERS).connect().await?);
+            }
+            let _ = ready.send(());
+            has_begun.await?;
+            commit_all(connections, rate, seconds).await
+        });
+        let _ = done.send(());
+        committed
+    })?;
+    is_ready.await.context("the producers could not connect")?;
+    let before = Cores::now(&database.url(), server).await?;
+    begin.send(()).map_err(|()| anyhow!("the producers are gone"))?;
+    // While they are connected: of a process that is gone nobody knows what it took.
+    let due = Duration::from_secs(seconds.into());
+    let _ = tokio::time::timeout(due, is_done).await;
+    let after = Cores::now(&database.url(), server).await?;
+    let committed = tokio::task::spawn_blocking(|| thread.join()).await?;
+    let committed = committed.map_err(|_| anyhow!("the producers panicked"))??;
+    Ok(Produced { committed, busy: after.busy_since(&before), shares: after.shares_since(&before) })
+}
+
+async fn commit_all(connections: Vec<PgConnection>, rate: u32, seconds: u32) -> Result<Vec<Commit>> {
     let begin = Instant::now() + Duration::from_millis(100);
     let mut producers = Vec::new();
-    for producer in 0..PRODUCERS {
-        let mut connection = database.connect().await?;
+    for (producer, mut connection) in (0..).zip(connections) {
         producers.push(tokio::spawn(async move {
             let mut committed = Vec::new();
             for number in (producer..rate * seconds).step_by(PRODUCERS as usize) {

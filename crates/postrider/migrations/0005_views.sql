@@ -77,8 +77,28 @@ create or replace view postrider.late as
         limit 10000 * g.lanes + 1
     ) e;
 
+-- Where each sink stands in each lane. Where a cursor is missing, its progress was removed by hand: as for the ring, such a lane is owed everything,
+-- and nobody knows how much of that was delivered.
+create or replace view postrider.places as
+    with newest as materialized (
+        select c.sink, c.lane, c.reader, c.position from postrider.cursors c
+    )
+    select c.sink, c.lane, c.reader, c.position, true as is_known from newest c
+    union all
+    select m.sink, m.lane, null, 0, false
+    from (
+        -- Asked of the sink as a whole first: comparing lane by lane is slow with a thousand of them, and none is missing but by accident. In arrays,
+        -- of which the planner expects little: thousands of expected rows would make it compile, for seconds.
+        select array_agg(s.name) as sinks, array_agg(n.lane::smallint) as lanes
+        from postrider.sinks s
+        cross join generate_series(0, postrider.lanes() - 1) as n (lane)
+        where (select count(*) from newest c where c.sink = s.name) < postrider.lanes()
+          and not exists (select from newest c where c.sink = s.name and c.lane = n.lane)) missing
+    cross join lateral unnest(missing.sinks, missing.lanes) as m (sink, lane);
+
 -- Committed events that a sink has not settled. Exact up to 10,000 a lane; where is_exact is false there are at least so many.
--- When more have come late than 10,000 for each lane, no lane of the sink is exact: the late ones are counted once for all lanes.
+-- When more have come late than 10,000 for each lane, no lane of the sink is exact: the late ones are counted once for all lanes. Nor is a lane
+-- whose cursor is missing.
 create or replace view postrider.backlog as
     with late as materialized (
         select l.sink, l.lane, l.group_number, l.group_lanes from postrider.late l
@@ -90,8 +110,8 @@ create or replace view postrider.backlog as
         select l.sink from late l group by l.sink, l.group_number, l.group_lanes having count(*) > 10000 * l.group_lanes
     )
     select c.sink, c.lane, c.reader, least(fresh.events + coalesce(l.events, 0), 10000) as events,
-           fresh.events + coalesce(l.events, 0) <= 10000 and not exists (select from cut where cut.sink = c.sink) as is_exact
-    from postrider.cursors c
+           c.is_known and fresh.events + coalesce(l.events, 0) <= 10000 and not exists (select from cut where cut.sink = c.sink) as is_exact
+    from postrider.places c
     cross join lateral (
         with recursive page (number, last) as (
             select 0, c.position
@@ -117,7 +137,7 @@ create or replace view postrider.backlog as
 create or replace view postrider.lag as
     with owed as materialized (
         select c.sink, e.created_at
-        from postrider.cursors c
+        from postrider.places c
         cross join lateral (
             select e.created_at from postrider.events e
             where e.lane = c.lane and e.seq > c.position
@@ -137,7 +157,7 @@ create or replace view postrider.stuck as
     select o.sink, o.id, o.type, o.key, clock_timestamp() - o.created_at as waiting
     from (
         select c.sink, e.id, e.type, e.key, e.created_at
-        from postrider.cursors c
+        from postrider.places c
         cross join lateral (
             select e.id, e.type, e.key, e.created_at from postrider.events e
             where e.lane = c.lane and e.seq > c.position

@@ -41,6 +41,7 @@ sinks:
 A flag, then a variable whose name begins with `POSTRIDER_`, then the file, then the default. A variable that is set to nothing counts as not
 set. `DATABASE_URL` and the variables of libpq (`PGHOST`, `PGDATABASE`, …) come after the file, because they are there for other
 programs too. So it is for every command: those that only need the database take it from the file, whatever else is wrong with that.
+Service files of libpq are not read: `PGSERVICE` is refused where the URL leaves the host or the database to it.
 
 ## What a value can be
 

@@ -115,6 +115,17 @@ fn each_depth_looks_further() {
     assert_eq!(end.stderr, "");
 }
 
+/// Tables may be captured without a relay, so it is no mistake; but whoever forgot the sinks hears of it.
+#[test]
+fn a_file_without_sinks_is_fine_and_that_is_said() {
+    let folder = Folder::with("database: postgres://me@127.0.0.1:1/shop\n");
+    let end = End::of(&mut folder.postrider(&["config", "check"])).expect(0);
+    assert!(end.stderr.contains("it has no sink, so `postrider run` has nothing to carry"), "{}", end.stderr);
+    folder.write("postrider.yaml", "database: postgres://me@127.0.0.1:1/shop\nsinks: { a: { null: {} } }\n");
+    let end = End::of(&mut folder.postrider(&["config", "check"])).expect(0);
+    assert!(end.stderr.contains("is fine") && !end.stderr.contains("no sink"), "{}", end.stderr);
+}
+
 /// Not one at a time: who mends the first does not want to hear of the second only then.
 #[test]
 fn every_wrong_expression_of_a_sink_is_shown() {

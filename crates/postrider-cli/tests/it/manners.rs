@@ -1,6 +1,7 @@
 //! Exit statuses, help, where words go.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
 
 use crate::support::{End, empty_database, postrider, postrider_on};
 use crate::world::installed;
@@ -148,6 +149,24 @@ fn no_address_or_a_wrong_one_is_78() {
         let end = End::of(postrider_on("postgres://127.0.0.1:1/d", &["init"]).env(name, value)).expect(78);
         assert!(end.stderr.contains(name), "{}", end.stderr);
     }
+}
+
+/// psql would go where the service file says: whoever is led elsewhere without a word writes into another database.
+#[tokio::test]
+async fn a_service_is_refused_with_a_word() {
+    let database = empty_database().await;
+    let refused = |command: &mut Command| {
+        let end = End::of(command).expect(78);
+        assert!(end.stderr.contains("service files are not read"), "{}", end.stderr);
+    };
+    refused(postrider(&["init"]).env("PGSERVICE", "shop"));
+    refused(postrider(&["init"]).envs([("PGSERVICE", "shop"), ("PGHOST", "127.0.0.1"), ("PGPORT", "1")]));
+    refused(postrider_on("postgres://127.0.0.1:1", &["init"]).env("PGSERVICE", "shop"));
+    refused(&mut postrider_on("postgres://127.0.0.1:1/d?service=shop", &["init"]));
+    // A URL that says everything leaves nothing to a service, and set to nothing is not set.
+    End::of(postrider_on(&database.url(), &["init"]).env("PGSERVICE", "shop")).expect(0);
+    let end = End::of(postrider(&["init"]).env("PGSERVICE", "")).expect(78);
+    assert!(end.stderr.contains("no database is given"), "{}", end.stderr);
 }
 
 #[tokio::test]

@@ -84,6 +84,28 @@ async fn a_start_that_is_not_heeded_is_said() {
     }
 }
 
+/// Two files of `--to` are one sink, because it is known by its name alone: the second gets only what comes after the first.
+#[tokio::test]
+async fn another_file_for_the_same_sink_is_said() {
+    let database = installed().await;
+    let files = ["a", "b"].map(|name| std::env::temp_dir().join(format!("{}-to-{name}", database.name())));
+    let once = |file: &std::path::Path| {
+        on(&database, &["run", "--once", "--to", &format!("file:{}", file.display())]).expect(0).stderr
+    };
+    let word = "it goes on where it stopped";
+    assert!(!once(&files[0]).contains(word), "a new sink");
+    emit(&database, "order.paid", "k").await;
+    once(&files[0]);
+    let said = once(&files[0]);
+    assert!(!said.contains(word), "the same file: {said}");
+    let said = once(&files[1]);
+    assert!(said.contains(word) && said.contains("postrider sinks forget"), "{said}");
+    assert_eq!(std::fs::read_to_string(&files[1]).unwrap_or_default(), "");
+    for file in files {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
 /// `postrider run --to stdout | head -1`
 #[tokio::test]
 async fn a_standard_output_that_is_closed_ends_the_relay() {

@@ -27,7 +27,8 @@ pub struct Facts {
     pub last_seq: i64,
     /// End of the WAL written.
     pub inserted: u64,
-    /// End of the WAL on disk.
+    /// End of the WAL on disk when the last row had been read.
+    #[serde(default)]
     pub flushed: u64,
 }
 
@@ -192,6 +193,7 @@ pub async fn read_within(
 #[derive(Default)]
 struct Received {
     facts: Option<Facts>,
+    flushed: u64,
     late: Vec<Record>,
     fresh: BTreeMap<i16, Vec<Record>>,
     /// The lowest late `seq` that was dropped.
@@ -207,6 +209,10 @@ impl Received {
         let kind = row.try_get_unchecked::<i16, _>(0)?;
         if kind == 0 {
             self.facts = Some(serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?);
+            return Ok(());
+        }
+        if kind == 3 {
+            self.flushed = serde_json::from_str(row.try_get_unchecked(9)?).map_err(Error::Facts)?;
             return Ok(());
         }
         let (lane, seq) = (row.try_get_unchecked(1)?, row.try_get_unchecked(2)?);
@@ -236,9 +242,9 @@ impl Received {
     }
 
     fn assemble(self, cursors: &BTreeMap<i16, Cursor>, page: i64, late_page: i64) -> Result<Round> {
-        let Self { facts, mut late, mut fresh, late_cut, cut, withheld } = self;
+        let Self { facts, flushed, mut late, mut fresh, late_cut, cut, withheld } = self;
         // The statement reads nothing on a standby: its snapshots have no running transactions, late rows would be lost.
-        let facts = facts.ok_or(Error::NotPrimary)?;
+        let facts = Facts { flushed, ..facts.ok_or(Error::NotPrimary)? };
         let seen: Snapshot = Arc::from(facts.snapshot.as_str());
 
         late.sort_unstable_by_key(|record: &Record| record.seq);

@@ -118,6 +118,33 @@ async fn the_backlog_is_exact_to_ten_thousand_a_lane() {
     assert_eq!(backlog(&mut connection).await, (10_000, false), "at least");
 }
 
+/// Whoever removes progress by hand takes cursors away. The ring keeps everything for such a lane, and the views count it.
+#[tokio::test]
+async fn a_lane_without_a_cursor_is_owed_everything() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let mut reader = Hand::open(&database).await;
+    for key in 0..40 {
+        emit(&mut connection, "old", &key.to_string()).await;
+    }
+    reader.look().await;
+    reader.settle().await;
+    assert_eq!(backlog(&mut connection).await, (0, true));
+    let lanes = count(&mut connection, "postrider.backlog").await;
+    run(
+        &mut connection,
+        "update postrider.progress set lanes = lanes[2:], positions = positions[2:], late_positions = late_positions[2:],
+             snapshot_of = snapshot_of[2:], target_of = target_of[2:], bounds = bounds[2:]",
+    )
+    .await;
+    let owed = count(&mut connection, "postrider.events where lane = 0").await;
+    assert!(owed > 0);
+    assert_eq!(count(&mut connection, "postrider.backlog").await, lanes, "it is not left out");
+    assert_eq!(backlog(&mut connection).await, (owed, false), "and what it is owed is there");
+    assert_eq!(count(&mut connection, "postrider.backlog where not is_exact").await, 1);
+    assert_eq!(count(&mut connection, "postrider.lag where oldest is not null").await, 1);
+}
+
 #[tokio::test]
 async fn events_that_wait_for_more_than_five_minutes_are_stuck() {
     let database = database().await;

@@ -5,7 +5,8 @@
 --   $6 rows per lane, $7 late rows in all
 --   $8 bytes of a payload that is not withheld, or null
 --
--- The first row (kind 0) carries the round's facts as JSON. Kind 1 is late, kind 2 is new. A payload that is larger than it may be
+-- The first row (kind 0) carries the round's facts as JSON. Kind 1 is late, kind 2 is new. The last row (kind 3) says how far the WAL is on disk: while
+-- the rows are read somebody else's commit may have brought it far enough, and then nobody has to ask again. A payload that is larger than it may be
 -- comes as null: whoever wants it asks for it alone. Its size costs nothing to know unless it is compressed, by 256 to 1 at most;
 -- only what may then be too large is unpacked to see.
 with round as materialized (
@@ -72,7 +73,7 @@ select 0::smallint as kind, null::smallint as lane, null::bigint as seq, null::u
        json_build_object(
            'snapshot', r.seen, 'xmin', pg_snapshot_xmin(r.seen)::text,
            'last_seq', coalesce(pg_sequence_last_value('postrider.seq'), 0),
-           'inserted', pg_current_wal_insert_lsn() - '0/0'::pg_lsn, 'flushed', pg_current_wal_flush_lsn() - '0/0'::pg_lsn) as payload,
+           'inserted', pg_current_wal_insert_lsn() - '0/0'::pg_lsn) as payload,
        null::json as headers, null::timestamptz as created_at
 from round r
 union all
@@ -89,3 +90,6 @@ select 2::smallint, fresh.lane, fresh.seq, fresh.id, fresh.source_id, fresh.type
             when pg_column_compression(fresh.payload) is null or octet_length(fresh.payload::text) <= $8 then fresh.payload end,
        fresh.headers, fresh.created_at
 from fresh
+union all
+select 3::smallint, null, null, null, null, null, null, null, null, (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::text::json, null, null
+from round
