@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postrider::log::rebase::{self, Alive};
 use postrider::log::{Error, Reader};
 use postrider_testkit::{Database, Version};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::{consumer_role, drain, drop_role, fetch, finish, refusal, subscribe};
 use crate::support::{
