@@ -36,3 +36,28 @@ create or replace function postrider.sweep_attempts(consumer text) returns void
     language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
     delete from postrider.attempts a where a.consumer = sweep_attempts.consumer and a.last_at < now() - interval '30 days'
 $$;
+
+-- Dead letters that a broker refused, the body as it came. For a person: nothing here goes by itself.
+create table if not exists postrider.dead_messages (
+    number       bigint      generated always as identity primary key,
+    consumer     text        not null,
+    event_id     text,
+    -- Why it was given up, after how many attempts; and why the broker did not keep it.
+    reason       text        not null,
+    attempts     integer     not null,
+    refused      text        not null,
+    place        text        not null,
+    key          text,
+    content_type text,
+    headers      json        not null,
+    body         bytea       not null,
+    kept_at      timestamptz not null default clock_timestamp()
+);
+
+create or replace function postrider.keep_message(
+    consumer text, event_id text, reason text, attempts integer, refused text, place text, key text, content_type text, headers json, body bytea) returns void
+    language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    insert into postrider.dead_messages (consumer, event_id, reason, attempts, refused, place, key, content_type, headers, body)
+    values (keep_message.consumer, keep_message.event_id, keep_message.reason, keep_message.attempts, keep_message.refused, keep_message.place,
+            keep_message.key, keep_message.content_type, keep_message.headers, keep_message.body)
+$$;

@@ -163,6 +163,7 @@ begin
     idle := (extract(epoch from next_batch.lease) * 1000)::integer;
     perform set_config('idle_in_transaction_session_timeout', idle::text, true)
     where extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000 not between 1 and idle;
+    perform postrider.give_up_on_deaf_clients(idle);
     perform set_config('postrider.batch', (jsonb_build_object(
         'token', new_token, 'consumer', next_batch.consumer, 'sink', this_sink, 'lane', candidate, 'epoch', stored.epoch, 'number', stored.number,
         'had_xid', had_xid, 'tries', tries, 'parked', (due[1]).place,

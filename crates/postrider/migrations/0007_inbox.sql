@@ -48,6 +48,14 @@ create table if not exists postrider.inbox_slots (
     closed_at timestamptz not null default '-infinity'
 );
 
+-- In this transaction the server gives a client up that takes nothing of what it is sent for so long. Without, one that freezes while it is sent rows keeps its
+-- locks for ever: no other timeout counts while the server writes. Where it is Linux: others know no such option, and would say so in the log each time.
+create or replace function postrider.give_up_on_deaf_clients(milliseconds integer) returns void
+    language sql volatile set search_path = pg_catalog, pg_temp as $$
+    select set_config('tcp_user_timeout', give_up_on_deaf_clients.milliseconds::text, true)
+    where current_setting('tcp_user_timeout')::integer not between 1 and give_up_on_deaf_clients.milliseconds and version() like '%linux%'
+$$;
+
 -- Every complaint of first_time. Never returns.
 create or replace function postrider.refuse_inbox(consumer text, event_id text) returns void
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$

@@ -60,6 +60,8 @@ create table if not exists postrider.job_claims (
     jobs       integer     not null,
     -- None of them has a key, a unique key or a failure behind it, so that finishing need not look.
     is_plain   boolean     not null,
+    -- Its worker says in job_begun when the last attempt of a job begins.
+    begins     boolean     not null,
     worker     uuid        not null,
     claimed_at timestamptz not null default clock_timestamp(),
     -- By this server's clock. A worker that sends heartbeats holds it for longer.
@@ -68,15 +70,14 @@ create table if not exists postrider.job_claims (
     unique (queue, priority, number, slot)
 ) partition by list (slot);
 
--- What is finished of a claim: the jobs in `ids`, or with `closes` all that is left. Beside the claim, in the slot of the same number.
+-- What is finished of a claim: this job, or with 0 all that is left, which closes the claim. Beside the claim, in the slot of the same number. A row
+-- for each job: of two that finish the same one the second waits for the first at the key, and is refused.
 create table if not exists postrider.job_settled (
     slot       smallint    not null,
     claim      bigint      not null,
-    number     bigint      not null,
-    ids        bigint[],
-    closes     boolean     not null,
+    job        bigint      not null,
     settled_at timestamptz not null default clock_timestamp(),
-    primary key (claim, number, slot)
+    primary key (claim, job, slot)
 ) partition by list (slot);
 
 -- How jobs ended, for as long as their queue keeps it.
@@ -144,6 +145,23 @@ create index if not exists job_waiting_due on postrider.job_waiting (queue, run_
 create index if not exists job_waiting_key on postrider.job_waiting (queue, key, id) where state = 'key';
 create index if not exists job_waiting_dead on postrider.job_waiting (queue, id) where state = 'dead';
 
+-- Keys to look at, and from when on: a job has come, or the one before it has gone. A row for each such event and none for a key, so nobody
+-- who enqueues or finishes waits for another, and a claim looks at what has changed and not at all that waits.
+create table if not exists postrider.job_turns (
+    queue  text        collate "C" not null,
+    at     timestamptz not null,
+    number bigint      generated always as identity,
+    key    text        collate "C" not null,
+    primary key (queue, at, number)
+);
+
+-- Last attempts that have begun: of a worker that vanishes, such a job is dead, and one that was not begun is not.
+create table if not exists postrider.job_begun (
+    claim bigint not null,
+    id    bigint not null,
+    primary key (claim, id)
+);
+
 -- The failures of a job that is on its way again.
 create table if not exists postrider.job_failures (
     id      bigint primary key,
@@ -190,6 +208,8 @@ create table if not exists postrider.job_workers (
     worker     uuid        primary key,
     name       text        not null,
     queues     text[]      not null,
+    -- The claims that it holds; null: all that were made under this name.
+    claims     bigint[],
     started_at timestamptz not null default clock_timestamp(),
     expires_at timestamptz not null
 );

@@ -29,7 +29,9 @@ create or replace function postrider.next_job_at(queues text[]) returns double p
     select date_part('epoch', min(w.run_at) - clock_timestamp())
     from unnest(next_job_at.queues) as q (queue)
     cross join lateral (
-        select w.run_at from postrider.job_waiting w where w.queue = q.queue and w.state = 'scheduled' order by w.queue, w.run_at limit 1) w
+        (select w.run_at from postrider.job_waiting w where w.queue = q.queue and w.state = 'scheduled' order by w.queue, w.run_at limit 1)
+        union all
+        (select t.at from postrider.job_turns t where t.queue = q.queue order by t.queue, t.at limit 1)) w
     where isfinite(w.run_at) and not exists (select from postrider.job_queues p where p.queue = q.queue and p.paused_at is not null)
 $$;
 

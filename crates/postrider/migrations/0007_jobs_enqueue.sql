@@ -142,6 +142,9 @@ begin
                     insert into postrider.job_waiting (id, queue, priority, kind, key, unique_key, max_attempts, payload, state, run_at)
                     values (id, queue, priority, kind, key, unique_key, max_attempts, %3$s,
                             case when key is null then 'scheduled' else 'key' end, coalesce(run_at, now()));
+                    if key is not null then
+                        insert into postrider.job_turns (queue, key, at) values (queue, key, coalesce(run_at, now()));
+                    end if;
                 else
                     insert into postrider.jobs (id, slot, queue, priority, kind, unique_key, max_attempts, payload)
                     values (id, coalesce(pg_sequence_last_value('postrider.job_slot'), 0) & 7, queue, priority, kind, unique_key, max_attempts, %3$s);

@@ -12,6 +12,8 @@ begin
         delete from postrider.job_keys k where k.queue = gone.queue and k.key = gone.key and k.id = gone.id;
         delete from postrider.job_unique u where u.queue = gone.queue and u.unique_key = gone.unique_key and u.id = gone.id;
         delete from postrider.job_failures f where f.id = gone.id;
+        -- Whoever waits behind it may go.
+        insert into postrider.job_turns (queue, key, at) select gone.queue, gone.key, clock_timestamp() where gone.key is not null;
         insert into postrider.job_results (slot, id, queue, kind, key, state, attempt, created_at, error)
         values (coalesce(pg_sequence_last_value('postrider.job_result_slot'), 0) & 7, gone.id, gone.queue, gone.kind, gone.key,
                 case when gone.state = 'dead' then 'discarded' else 'cancelled' end, gone.attempt, gone.created_at, gone.last_error);
@@ -46,6 +48,10 @@ begin
         attempt = case when before.state = 'dead' then least(before.attempt + 1, 32767) else before.attempt end,
         max_attempts = case when before.state = 'dead' then greatest(before.max_attempts, least(before.attempt + 1, 32767)) else before.max_attempts end
     where w.id = before.id;
+    insert into postrider.job_turns (queue, key, at) select before.queue, before.key, clock_timestamp() where before.state = 'dead' and before.key is not null;
+    -- What went wrong before is told with what goes wrong next.
+    insert into postrider.job_failures as f (id, history) select before.id, before.history where before.state = 'dead' and before.history <> '[]'
+    on conflict (id) do update set history = excluded.history;
     perform postrider.ring_job_bell();
     return before.state;
 end
@@ -84,11 +90,12 @@ $$;
 create or replace function postrider.list_running_jobs() returns table (
     id bigint, queue text, kind text, key text, priority smallint, attempt smallint, worker uuid, worker_name text, claimed_at timestamptz, expires_at timestamptz)
     language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-    select j.id, j.queue, j.kind, j.key, j.priority, j.attempt, c.worker, w.name, c.claimed_at, greatest(c.expires_at, w.expires_at)
+    select j.id, j.queue, j.kind, j.key, j.priority, j.attempt, c.worker, w.name, c.claimed_at,
+           greatest(c.expires_at, case when w.claims is null or c.claim = any (w.claims) then w.expires_at end)
     from postrider.job_claims c
     cross join lateral postrider.unfinished_jobs(c.claim) j
     left join postrider.job_workers w on w.worker = c.worker
-    where not exists (select from postrider.job_settled s where s.claim = c.claim and s.closes)
+    where not exists (select from postrider.job_settled s where s.claim = c.claim and s.job = 0)
 $$;
 
 -- The jobs of a band that nobody has claimed, in the order they will be, at most so many.
@@ -124,6 +131,35 @@ create or replace view postrider.job_bands as
         select next.queue, next.priority from band b cross join lateral (
             select j.queue, j.priority from postrider.jobs j where (j.queue, j.priority) > (b.queue, b.priority) order by j.queue, j.priority limit 1) next)
     select b.queue, b.priority from band b;
+
+-- Jobs in a state, or in any that is not an end, the newest first, without what is in them. Each kind of place gives so many at most, so nothing is walked that
+-- is not shown.
+create or replace function postrider.list_jobs(queue text default null, state text default null, most integer default 50) returns table (
+    id bigint, state text, queue text, kind text, key text, attempt smallint, worker text, at timestamptz, error text)
+    language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select l.* from (
+        (select w.id, w.state, w.queue::text, w.kind, w.key::text, w.attempt, null::text as worker, w.run_at as at, w.last_error as error
+         from postrider.job_waiting w
+         where (list_jobs.queue is null or w.queue = list_jobs.queue) and (list_jobs.state is null or w.state = list_jobs.state)
+         order by w.id desc limit list_jobs.most)
+        union all
+        (select r.id, 'running', r.queue::text, r.kind, r.key::text, r.attempt, coalesce(nullif(r.worker_name, ''), r.worker::text), r.claimed_at, null
+         from postrider.list_running_jobs() r
+         where (list_jobs.queue is null or r.queue = list_jobs.queue) and (list_jobs.state is null or list_jobs.state = 'running')
+         order by r.id desc limit list_jobs.most)
+        union all
+        (select j.id, 'ready', j.queue::text, j.kind, j.key::text, j.attempt, null, j.created_at, null
+         from postrider.job_bands b
+         cross join lateral postrider.list_ready_jobs(b.queue, b.priority, list_jobs.most) j
+         where (list_jobs.queue is null or b.queue = list_jobs.queue) and (list_jobs.state is null or list_jobs.state = 'ready')
+         limit list_jobs.most)
+        union all
+        (select r.id, r.state, r.queue, r.kind, r.key, r.attempt, coalesce(nullif(w.name, ''), r.worker::text), r.finished_at, r.error
+         from postrider.job_results r left join postrider.job_workers w on w.worker = r.worker
+         where (list_jobs.queue is null or r.queue = list_jobs.queue) and r.state = list_jobs.state
+         order by r.finished_at desc limit list_jobs.most)) l
+    order by l.id desc limit list_jobs.most
+$$;
 
 -- One row per queue. Counts of ready jobs stop at 10,000 a priority.
 create or replace view postrider.job_stats as

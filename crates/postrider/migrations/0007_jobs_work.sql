@@ -77,71 +77,165 @@ create or replace function postrider.unfinished_jobs(claim bigint) returns setof
         select k.xid, k.id, k.slot, k.queue, k.priority, k.kind, k.key, k.unique_key, k.attempt, k.lost, k.max_attempts, k.payload, k.created_at
         from postrider.job_kept k where k.claim = c.claim) j
     where c.claim = unfinished_jobs.claim
-      and not exists (select from postrider.job_settled s where s.claim = c.claim and (s.closes or j.id = any (s.ids)))
+      and not exists (select from postrider.job_settled s where s.claim = unfinished_jobs.claim and s.job = 0)
+      and j.id not in (select s.job from postrider.job_settled s where s.claim = unfinished_jobs.claim)
 $$;
 
--- What is due goes to where it can be claimed: what waited for its time, and of every key that is free the first job. Called by
+-- What is due goes to where it can be claimed: what waited for its time, and of the keys that have a turn and are free the first job. Called by
 -- claim_jobs under its lock, and found by the next claim: this transaction's own rows are beyond its horizon.
 create or replace function postrider.promote_jobs(queue text, most integer default 1000) returns integer
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    slot constant smallint := (coalesce(pg_sequence_last_value('postrider.job_slot'), 0) & 7)::smallint;
-    moved integer;
-    keyed integer;
+    slot   constant smallint := (coalesce(pg_sequence_last_value('postrider.job_slot'), 0) & 7)::smallint;
+    moment constant timestamptz := clock_timestamp();
+    moved  integer := 0;
+    keyed  integer := 0;
+    looked integer;
 begin
-    if not exists (select from postrider.job_waiting w where w.queue = promote_jobs.queue and w.state = 'scheduled' and w.run_at <= clock_timestamp())
-       and not exists (select from postrider.job_waiting w where w.queue = promote_jobs.queue and w.state = 'key') then
-        return 0;
+    if exists (select from postrider.job_waiting w where w.queue = promote_jobs.queue and w.state = 'scheduled' and w.run_at <= moment) then
+        with due as (
+            select w.id from postrider.job_waiting w
+            where w.queue = promote_jobs.queue and w.state = 'scheduled' and w.run_at <= moment
+            order by w.run_at limit promote_jobs.most
+            for update skip locked),
+        gone as (
+            delete from postrider.job_waiting w using due where w.id = due.id returning w.*)
+        insert into postrider.jobs (id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at)
+        select g.id, slot, g.queue, g.priority, g.kind, g.key, g.unique_key, g.attempt, g.lost, g.max_attempts, g.payload, g.created_at from gone g
+        order by g.run_at, g.id;
+        get diagnostics moved = row_count;
     end if;
-    with due as (
-        select w.id from postrider.job_waiting w
-        where w.queue = promote_jobs.queue and w.state = 'scheduled' and w.run_at <= clock_timestamp()
-        order by w.run_at limit promote_jobs.most
-        for update skip locked),
-    gone as (
-        delete from postrider.job_waiting w using due where w.id = due.id returning w.*)
-    insert into postrider.jobs (id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at)
-    select g.id, slot, g.queue, g.priority, g.kind, g.key, g.unique_key, g.attempt, g.lost, g.max_attempts, g.payload, g.created_at from gone g;
-    get diagnostics moved = row_count;
 
-    -- From key to key by the index, so that a key with a hundred thousand jobs is one step.
-    with recursive keys (key) as (
-        (select w.key from postrider.job_waiting w
-         where w.queue = promote_jobs.queue and w.state = 'key' order by w.queue, w.key limit 1)
-        union all
-        select (select w.key from postrider.job_waiting w
-                where w.queue = promote_jobs.queue and w.state = 'key' and w.key > k.key order by w.queue, w.key limit 1)
-        from keys k where k.key is not null),
-    free as (
-        select first.id, k.key from keys k
-        cross join lateral (
-            select w.id, w.run_at from postrider.job_waiting w
-            where w.queue = promote_jobs.queue and w.state = 'key' and w.key = k.key
-            order by w.queue, w.key, w.id limit 1) first
-        where k.key is not null and first.run_at <= clock_timestamp()
-          and not exists (select from postrider.job_keys l where l.queue = promote_jobs.queue and l.key = k.key)
-        limit promote_jobs.most),
-    -- One that is just being cancelled must not take its key: nobody would give it back.
-    held as (
-        select w.id, w.key from postrider.job_waiting w join free f on f.id = w.id where w.state = 'key' for update of w skip locked),
-    taken as (
-        insert into postrider.job_keys (queue, key, id) select promote_jobs.queue, h.key, h.id from held h
-        on conflict on constraint job_keys_pkey do nothing returning id),
-    gone as (
-        delete from postrider.job_waiting w using taken where w.id = taken.id returning w.*)
-    insert into postrider.jobs (id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at)
-    select g.id, slot, g.queue, g.priority, g.kind, g.key, g.unique_key, g.attempt, g.lost, g.max_attempts, g.payload, g.created_at from gone g;
-    get diagnostics keyed = row_count;
-    return moved + keyed;
+    -- So many turns may be of one key that is busy; others must not wait for a claim each thousand.
+    for step in 1..10 loop
+        exit when not exists (select from postrider.job_turns t where t.queue = promote_jobs.queue and t.at <= moment);
+        with due as (
+            select t.queue, t.at, t.number from postrider.job_turns t
+            where t.queue = promote_jobs.queue and t.at <= moment
+            order by t.queue, t.at, t.number limit promote_jobs.most
+            for update skip locked),
+        seen as (
+            delete from postrider.job_turns t using due d where t.queue = d.queue and t.at = d.at and t.number = d.number returning t.key),
+        -- A key that is busy has another turn when it is given back.
+        free as materialized (
+            select k.key, first.id, first.run_at from (select distinct s.key from seen s) k
+            cross join lateral (
+                select w.id, w.run_at from postrider.job_waiting w
+                where w.queue = promote_jobs.queue and w.state = 'key' and w.key = k.key
+                order by w.queue, w.key, w.id limit 1) first
+            where not exists (select from postrider.job_keys l where l.queue = promote_jobs.queue and l.key = k.key)),
+        -- One that is just being cancelled must not take its key: nobody would give it back.
+        held as materialized (
+            select w.id, w.key from postrider.job_waiting w join free f on f.id = w.id
+            where w.state = 'key' and f.run_at <= moment for update of w skip locked),
+        taken as (
+            insert into postrider.job_keys (queue, key, id) select promote_jobs.queue, h.key, h.id from held h
+            on conflict on constraint job_keys_pkey do nothing returning id),
+        gone as (
+            delete from postrider.job_waiting w using taken where w.id = taken.id returning w.*),
+        -- Not due yet, or just being cancelled, which may be rolled back.
+        later as (
+            insert into postrider.job_turns (queue, key, at)
+            select promote_jobs.queue, f.key, greatest(f.run_at, moment + interval '100 milliseconds') from free f
+            where f.id not in (select h.id from held h)),
+        placed as (
+            insert into postrider.jobs (id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at)
+            select g.id, slot, g.queue, g.priority, g.kind, g.key, g.unique_key, g.attempt, g.lost, g.max_attempts, g.payload, g.created_at from gone g
+            order by g.id
+            returning id)
+        select (select count(*) from placed), (select count(*) from seen) into keyed, looked;
+        moved := moved + keyed;
+        exit when keyed > 0 or looked < promote_jobs.most;
+    end loop;
+    return moved;
 end
 $$;
 
--- Claims at most so many jobs of a queue, those of the highest priority first, for as long as the lease says or a worker's heartbeat holds it. Commit, work, and
--- hand each claim's number back to finish_jobs: it is what proves that nobody else has taken the jobs over.
+-- Claims the next jobs of a band, under the lock of its queue: those that are brought, and the number that proves whose they are. Nothing, if there is none.
+create or replace function postrider.claim_band(
+    queue text, priority smallint, most integer, most_bytes bigint, worker uuid, lease interval, begins boolean,
+    out claim bigint, out brought postrider.jobs[], out bytes bigint, out is_suspect boolean)
+    language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    cursor_at postrider.job_claims;
+    nothing   constant pg_snapshot := '1:1:';
+    own       constant xid8 := coalesce(pg_current_xact_id_if_assigned(), '0');
+    beyond    xid8;
+    next_seen pg_snapshot;
+    next_aim  pg_snapshot;
+    from_xid  xid8;
+    from_id   bigint;
+    stop_at   integer;
+    is_plain  boolean;
+begin
+    select c.* into cursor_at from postrider.job_claims c
+    where c.queue = claim_band.queue and c.priority = claim_band.priority order by c.queue desc, c.priority desc, c.number desc limit 1;
+    -- What can be seen was committed below the snapshot's end. If it says otherwise, that was in another cluster.
+    select j.xid into beyond from postrider.jobs j
+    where j.queue = claim_band.queue and j.priority = claim_band.priority and j.xid >= pg_snapshot_xmax(pg_current_snapshot()) and j.xid > own
+    order by j.queue, j.priority, j.xid limit 1;
+    if beyond is not null or pg_snapshot_xmax(cursor_at.target) > pg_snapshot_xmax(pg_current_snapshot()) then
+        raise exception using errcode = '55000', message = 'postrider: the job queue was restored into another cluster',
+            detail = format('Queue %L knows of transaction %s, this cluster is only at %s.', claim_band.queue,
+                coalesce(beyond, pg_snapshot_xmax(cursor_at.target)), pg_snapshot_xmax(pg_current_snapshot())),
+            hint = 'Stop the workers and run: select postrider.rebase_jobs().';
+    end if;
+    next_seen := coalesce(cursor_at.seen, nothing);
+    next_aim := coalesce(cursor_at.target, nothing);
+    from_xid := coalesce(cursor_at.upto_xid, '0');
+    from_id := coalesce(cursor_at.upto_id, 0);
+    for step in 1..2 loop
+        -- Sizes as they are stored, or every payload would be unpacked to be left behind. One that is compressed counts eight times: JSON
+        -- comes to less, and what comes to the most possible, 255 times, to half of what a value may have.
+        brought := array(
+            select s.b from (
+                select b, sum(s.size) over (rows unbounded preceding) - s.size as before
+                from postrider.job_band(claim_band.queue, claim_band.priority, next_seen, next_aim, from_xid, from_id, claim_band.most) b
+                cross join lateral (
+                    select pg_column_size(b.payload)::bigint * case when pg_column_compression(b.payload) is null then 1 else 8 end as size) s) s
+            where s.before < claim_band.most_bytes);
+        exit when cardinality(brought) > 0;
+        if step = 2 then
+            return;
+        end if;
+        -- Used up: on to what has been committed since.
+        next_seen := next_aim;
+        next_aim := postrider.job_horizon();
+        from_xid := '0';
+        from_id := 0;
+    end loop;
+    -- A job that has cost two workers their life is handed out alone.
+    select min(f.place) filter (where f.lost > 1), bool_and(f.key is null and f.unique_key is null and f.attempt <= 1), sum(octet_length(f.payload::text))
+    into stop_at, is_plain, bytes
+    from unnest(brought) with ordinality
+        as f (xid, id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at, place);
+    if bytes > claim_band.most_bytes and cardinality(brought) > 1 then
+        -- They unpack to more than was reckoned.
+        brought := brought[1:(
+            select count(*) from (
+                select sum(octet_length(f.payload::text)) over (rows unbounded preceding) - octet_length(f.payload::text) as before from unnest(brought) f) s
+            where s.before < claim_band.most_bytes)];
+    end if;
+    is_suspect := stop_at is not null;
+    if is_suspect then
+        brought := brought[1:greatest(stop_at - 1, 1)];
+    end if;
+    claim := nextval('postrider.job_claim');
+    insert into postrider.job_claims (slot, claim, queue, priority, number, seen, target, after_xid, after_id, upto_xid, upto_id, jobs, is_plain, begins, worker, expires_at)
+    values (coalesce(pg_sequence_last_value('postrider.job_claim_slot'), 0) & 3, claim, claim_band.queue, claim_band.priority, coalesce(cursor_at.number, 0) + 1,
+            next_seen, next_aim, from_xid, from_id, (brought[cardinality(brought)]).xid, (brought[cardinality(brought)]).id, cardinality(brought),
+            is_plain, claim_band.begins, claim_band.worker, clock_timestamp() + claim_band.lease);
+end
+$$;
+
+-- Claims at most so many jobs of a queue, those of the highest priority first, for as long as the lease says or a worker's heartbeat holds it; fewer if
+-- their payloads come to more than 16 MB. Commit, work, and hand each claim's number back to finish_jobs: it is what proves that nobody else has taken the
+-- jobs over. With `begins` the worker calls begin_jobs before the last attempt of a job: what was not begun when it vanished loses nothing.
 create or replace function postrider.claim_jobs(
-    queue text default 'default', most integer default 100, lease interval default null, worker uuid default null
+    queue text default 'default', most integer default 100, lease interval default null, worker uuid default null, begins boolean default false
 ) returns table (claim bigint, id bigint, kind text, payload json, key text, priority smallint, attempt smallint, max_attempts smallint,
                  lost smallint, created_at timestamptz)
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -149,31 +243,24 @@ create or replace function postrider.claim_jobs(
 #variable_conflict use_column
 declare
     settings  postrider.job_queues;
-    cursor_at postrider.job_claims;
-    nothing   constant pg_snapshot := '1:1:';
     band      integer := 32768;
     left_over integer := claim_jobs.most;
-    next_seen pg_snapshot;
-    next_aim  pg_snapshot;
-    from_xid  xid8;
-    from_id   bigint;
-    found_in  postrider.jobs[];
-    stop_at   integer;
+    room      bigint := 16777216;
+    next      record;
     cancelled bigint[];
-    number    bigint;
-    token     bigint;
-    slot      smallint;
     owner     constant uuid := coalesce(claim_jobs.worker, gen_random_uuid());
 begin
-    if claim_jobs.queue is null or claim_jobs.most is null or claim_jobs.most not between 1 and 10000 or claim_jobs.lease < interval '1 second' then
+    if claim_jobs.queue is null or claim_jobs.most is null or claim_jobs.most not between 1 and 10000 or claim_jobs.lease < interval '1 second'
+       or claim_jobs.begins is null then
         raise exception using errcode = '22023', message = 'postrider: these jobs cannot be claimed',
-            detail = format('queue %L, most %L, lease %L.', claim_jobs.queue, claim_jobs.most, claim_jobs.lease),
+            detail = format('queue %L, most %L, lease %L, begins %L.', claim_jobs.queue, claim_jobs.most, claim_jobs.lease, claim_jobs.begins),
             hint = 'Name a queue, 1 to 10000 jobs, and a lease of a second or more.';
     end if;
     perform postrider.refuse_snapshot('claimed');
     -- Whoever stops between this and the commit must not keep the queue from others for ever.
     perform set_config('idle_in_transaction_session_timeout', '30s', true)
     where current_setting('idle_in_transaction_session_timeout') = '0';
+    perform postrider.give_up_on_deaf_clients(30000);
     -- A job of a transaction that a crash could still take back must not run: the commit of this one waits for all WAL before it.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
@@ -189,58 +276,25 @@ begin
     end if;
     perform postrider.promote_jobs(claim_jobs.queue);
     cancelled := array(select c.id from postrider.job_cancelled c);
-    slot := (coalesce(pg_sequence_last_value('postrider.job_claim_slot'), 0) & 3)::smallint;
     loop
         -- From priority to priority by the index.
         select j.priority into band from postrider.jobs j
         where j.queue = claim_jobs.queue and j.priority < band order by j.queue desc, j.priority desc limit 1;
         exit when not found;
-        select c.* into cursor_at from postrider.job_claims c
-        where c.queue = claim_jobs.queue and c.priority = band order by c.queue desc, c.priority desc, c.number desc limit 1;
-        if pg_snapshot_xmax(cursor_at.target) > pg_snapshot_xmax(pg_current_snapshot()) then
-            raise exception using errcode = '55000', message = 'postrider: the job queue was restored into another cluster',
-                detail = format('A cursor stands at transaction %s, this cluster is only at %s.', pg_snapshot_xmax(cursor_at.target), pg_snapshot_xmax(pg_current_snapshot())),
-                hint = 'Stop the workers and run: select postrider.rebase_jobs().';
-        end if;
-        number := coalesce(cursor_at.number, 0) + 1;
-        next_seen := coalesce(cursor_at.seen, nothing);
-        next_aim := coalesce(cursor_at.target, nothing);
-        from_xid := coalesce(cursor_at.upto_xid, '0');
-        from_id := coalesce(cursor_at.upto_id, 0);
-        found_in := array(
-            select b from postrider.job_band(claim_jobs.queue, band::smallint, next_seen, next_aim, from_xid, from_id, left_over) b);
-        if cardinality(found_in) = 0 then
-            -- Used up: on to what has been committed since.
-            next_seen := next_aim;
-            next_aim := postrider.job_horizon();
-            from_xid := '0';
-            from_id := 0;
-            found_in := array(
-                select b from postrider.job_band(claim_jobs.queue, band::smallint, next_seen, next_aim, from_xid, from_id, left_over) b);
-        end if;
-        continue when cardinality(found_in) = 0;
-        -- A job that has cost two workers their life is handed out alone.
-        select min(f.place) into stop_at from unnest(found_in) with ordinality
-            as f (xid, id, slot, queue, priority, kind, key, unique_key, attempt, lost, max_attempts, payload, created_at, place) where f.lost > 1;
-        if stop_at is not null then
-            found_in := found_in[1:greatest(stop_at - 1, 1)];
-        end if;
-        token := nextval('postrider.job_claim');
-        insert into postrider.job_claims (slot, claim, queue, priority, number, seen, target, after_xid, after_id, upto_xid, upto_id, jobs, is_plain, worker, expires_at)
-        values (slot, token, claim_jobs.queue, band, number, next_seen, next_aim, from_xid, from_id,
-                (found_in[cardinality(found_in)]).xid, (found_in[cardinality(found_in)]).id, cardinality(found_in),
-                not exists (select from unnest(found_in) f where f.key is not null or f.unique_key is not null or f.attempt > 1),
-                owner, clock_timestamp() + coalesce(claim_jobs.lease, settings.lease));
-        if cardinality(cancelled) > 0 and exists (select from unnest(found_in) f where f.id = any (cancelled)) then
+        select c.* into next from postrider.claim_band(
+            claim_jobs.queue, band::smallint, left_over, room, owner, coalesce(claim_jobs.lease, settings.lease), claim_jobs.begins) c;
+        continue when next.claim is null;
+        if cardinality(cancelled) > 0 and exists (select from unnest(next.brought) f where f.id = any (cancelled)) then
             -- If it is all of them, nobody hears of the claim, so it is closed.
-            perform postrider.settle_jobs(token, json_agg(json_build_object('id', f.id, 'cancelled', true)) filter (where f.id = any (cancelled)),
-                case when not bool_and(f.id = any (cancelled)) then array[]::bigint[] end) from unnest(found_in) f;
+            perform postrider.settle_jobs(next.claim, json_agg(json_build_object('id', f.id, 'cancelled', true)) filter (where f.id = any (cancelled)),
+                case when not bool_and(f.id = any (cancelled)) then array[]::bigint[] end) from unnest(next.brought) f;
         end if;
         return query
-            select token, f.id, f.kind, f.payload, f.key, f.priority, f.attempt, f.max_attempts, f.lost, f.created_at
-            from unnest(found_in) f where f.id <> all (cancelled);
-        left_over := left_over - cardinality(found_in);
-        exit when left_over <= 0 or stop_at is not null;
+            select next.claim, f.id, f.kind, f.payload, f.key, f.priority, f.attempt, f.max_attempts, f.lost, f.created_at
+            from unnest(next.brought) f where f.id <> all (cancelled);
+        left_over := left_over - cardinality(next.brought);
+        room := room - next.bytes;
+        exit when left_over <= 0 or room <= 0 or next.is_suspect;
     end loop;
 end
 $$;

@@ -30,7 +30,7 @@ begin
         select p.oid::regprocedure from pg_proc p
         where p.pronamespace = 'postrider'::regnamespace
           and p.proname in ('first_time', 'turn_inbox', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone', 'begin_try', 'next_batch_at',
-                            'take_ticket', 'disarm', 'begin_attempt', 'fail_attempt', 'end_attempts', 'sweep_attempts')
+                            'take_ticket', 'disarm', 'begin_attempt', 'fail_attempt', 'end_attempts', 'sweep_attempts', 'keep_message')
     loop
         execute format('grant execute on function %s to %I', routine, consume);
     end loop;
@@ -78,17 +78,17 @@ begin
     for routine in
         select p.oid::regprocedure from pg_proc p
         where p.pronamespace = 'postrider'::regnamespace
-          and p.proname in ('claim_jobs', 'settle_jobs', 'finish_jobs', 'extend_jobs', 'end_job_worker', 'reap_jobs', 'tend_jobs', 'next_job_at', 'job_lease', 'cancel_job', 'retry_job',
-                            'pause_queue', 'set_queue', 'list_running_jobs', 'count_ready_jobs', 'take_job_ticket', 'disarm_jobs',
+          and p.proname in ('claim_jobs', 'settle_jobs', 'begin_jobs', 'finish_jobs', 'extend_jobs', 'end_job_worker', 'reap_jobs', 'tend_jobs', 'next_job_at', 'job_lease', 'cancel_job', 'retry_job',
+                            'pause_queue', 'set_queue', 'list_jobs', 'list_running_jobs', 'count_ready_jobs', 'take_job_ticket', 'disarm_jobs',
                             'declare_cron', 'due_crons', 'tick_cron')
     loop
         execute format('grant execute on function %s to %I', routine, consume);
     end loop;
-    execute format('grant execute on function postrider.list_running_jobs(), postrider.count_ready_jobs(text, smallint, integer) to %I', reader);
+    execute format('grant execute on function postrider.list_jobs(text, text, integer), postrider.list_running_jobs(), postrider.count_ready_jobs(text, smallint, integer) to %I', reader);
     execute format('grant select on postrider.job_stats to %I, %I', consume, reader);
     for slot in
         select c.oid::regclass from pg_class c
-        where c.relnamespace = 'postrider'::regnamespace and c.relkind in ('r', 'p', 'v', 'S') and (c.relname like 'job%' or c.relname = 'attempts')
+        where c.relnamespace = 'postrider'::regnamespace and c.relkind in ('r', 'p', 'v', 'S') and (c.relname like 'job%' or c.relname = 'attempts' or c.relname like 'dead\_messages%')
     loop
         execute format('revoke all on %s from %I', slot, relay);
     end loop;

@@ -36,6 +36,7 @@ mod desk;
 mod event;
 mod handle;
 mod house;
+mod letters;
 mod run;
 mod source;
 mod telemetry;
@@ -54,6 +55,7 @@ use tokio::sync::Semaphore;
 use crate::consume::patience::Patience;
 use crate::consume::{Backoff, BoxError, Outcome, Tx};
 use crate::{log, schema};
+use letters::Refusals;
 use run::Loop;
 use telemetry::Telemetry;
 
@@ -88,6 +90,7 @@ struct Shared {
     filter: Box<dyn Fn(&Event) -> bool + Send + Sync>,
     observe: Box<dyn Fn(&Event) + Send + Sync>,
     telemetry: Telemetry,
+    refusals: Refusals,
 }
 
 /// Hands the events of a broker to a handler. See the [module](self).
@@ -118,6 +121,7 @@ impl<S: Source> Consumer<S> {
             filter: Box::new(|_| true),
             observe: Box::new(|_| {}),
             telemetry,
+            refusals: Refusals::default(),
         };
         Self { source, prefetch: 100, shared }
     }

@@ -82,6 +82,12 @@ pub struct Seen {
     pub seen_at: OffsetDateTime,
 }
 
+/// As the inbox keeps it: one uuid may be written in two ways.
+fn as_kept(event_id: &str) -> String {
+    let is_uuid = event_id.len() == 36 && uuid::Uuid::try_parse(event_id).is_ok();
+    if is_uuid { event_id.to_ascii_lowercase() } else { event_id.to_owned() }
+}
+
 /// The newest ids first; of one consumer, or one event, if asked for.
 pub async fn list(
     connection: &mut PgConnection,
@@ -95,7 +101,7 @@ pub async fn list(
          group by consumer, event_id order by 3 desc, 1, 2 limit $3",
     )
     .bind(consumer)
-    .bind(event_id)
+    .bind(event_id.map(as_kept))
     .bind(i64::from(limit))
     .fetch_all(connection)
     .await?)
@@ -109,7 +115,7 @@ pub async fn forget(connection: &mut PgConnection, consumer: &str, event_id: Opt
          select count(distinct event_id) from gone",
     )
     .bind(consumer)
-    .bind(event_id)
+    .bind(event_id.map(as_kept))
     .fetch_one(connection)
     .await?;
     Ok(gone.unsigned_abs())
@@ -121,7 +127,7 @@ pub async fn count(connection: &mut PgConnection, consumer: &str, event_id: Opti
         "select count(distinct event_id) from postrider.inbox where consumer = $1 and ($2::text is null or event_id = $2)",
     )
     .bind(consumer)
-    .bind(event_id)
+    .bind(event_id.map(as_kept))
     .fetch_one(connection)
     .await?;
     Ok(there.unsigned_abs())

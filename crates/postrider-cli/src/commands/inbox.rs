@@ -212,6 +212,10 @@ async fn forget(command: &Forget, json: bool) -> Result<Exit, Failure> {
 }
 
 async fn keep(command: &Keep, json: bool) -> Result<Exit, Failure> {
+    if command.retention.0.is_zero() {
+        let error = "nothing would be remembered, and a message that comes twice would take effect twice: name a time, such as 30d";
+        return Err(Failure::new(Exit::Usage, anyhow::anyhow!(error)));
+    }
     let mut connection = open(&command.target).await?;
     inbox::keep(&mut connection, command.retention.0).await?;
     let size = inbox::size(&mut connection).await?;

@@ -2,6 +2,7 @@
 
 mod act;
 mod list;
+mod queue;
 mod show;
 mod stats;
 

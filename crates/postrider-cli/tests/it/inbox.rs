@@ -41,6 +41,14 @@ async fn the_inbox_is_shown_forgotten_and_kept() {
         (3, 2, 2, 1)
     );
 
+    run(&database, "select postrider.first_time('uuids', 'ABCDEF00-0000-7000-8000-000000000001'::uuid)")
+        .await;
+    let upper = "ABCDEF00-0000-7000-8000-000000000001";
+    assert_eq!(ids(&["--id", upper]), 1, "one uuid may be written in two ways");
+    let end = on(&database, &["inbox", "forget", "uuids", upper, "--yes"]).expect(0);
+    assert!(end.stderr.contains("1 id forgotten"), "{}", end.stderr);
+    let end = on(&database, &["inbox", "keep", "0s"]).expect(64);
+    assert!(end.stderr.contains("nothing would be remembered"), "{}", end.stderr);
     let end = on(&database, &["inbox", "forget", "billing", "x"]).expect(2);
     assert!(end.stderr.contains("1 id would be forgotten") && end.stderr.contains("--yes"), "{}", end.stderr);
     let done = on(&database, &["inbox", "forget", "billing", "x", "--yes", "--json"]).expect(0).json();

@@ -59,9 +59,38 @@ async fn jobs_are_listed_shown_retried_and_cancelled() {
         json!({"cancelled": [{"id": 1, "done": "cancelled"}]})
     );
     assert!(on(&database, &["jobs", "cancel", "1"]).expect(1).stderr.contains("job 1 is cancelled"));
+    // One that cannot be helped does not keep the others from it.
+    let end = on(&database, &["jobs", "cancel", "99", "1", "2", "--json"]).expect(1);
+    assert!(
+        end.stderr.contains("there is no job 99") && end.stderr.contains("job 2 is cancelled"),
+        "{}",
+        end.stderr
+    );
+    assert_eq!(end.json()["cancelled"], json!([{"id": 2, "done": "cancelled"}]));
+    assert_eq!(end.json()["failed"][0]["id"], json!(99));
     run(&database, "select postrider.claim_jobs('other')").await;
     let running = on(&database, &["jobs", "list", "--state", "running", "--json"]).expect(0).json();
     assert!(running["jobs"][0]["worker"].is_string() && running["jobs"][0]["at"].is_string(), "{running}");
+}
+
+/// Whoever may look at where things stand may list jobs, and sees no payload.
+#[tokio::test]
+async fn jobs_are_listed_for_a_reader() {
+    let database = installed().await;
+    ask(
+        &database,
+        "select postrider.enqueue('mail.send', '{\"secret\": 7}', run_at => now() + interval '1 hour')",
+    )
+    .await;
+    let rows: i64 = {
+        let mut connection = database.connect().await.unwrap();
+        sqlx::query("set role postrider_reader").execute(&mut connection).await.unwrap();
+        sqlx::query_scalar("select count(*) from postrider.list_jobs() l where l::text not like '%secret%'")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap()
+    };
+    assert_eq!(rows, 1);
 }
 
 #[tokio::test]
@@ -76,6 +105,14 @@ async fn a_queue_is_paused_and_resumed_and_counted() {
     let stats = on(&database, &["jobs", "stats", "--json"]).expect(0).json();
     assert_eq!((&stats["queues"][0]["queue"], &stats["queues"][0]["ready"]), (&json!("mail"), &json!(1)));
     assert!(stats["queues"][0]["paused_at"].is_string());
+    for words in [
+        ["jobs", "pause", "mial"].as_slice(),
+        &["jobs", "resume", "mial"],
+        &["jobs", "list", "--queue", "mial"],
+    ] {
+        let end = on(&database, words).expect(1);
+        assert!(end.stderr.contains("there is no queue \"mial\"; there are: mail"), "{}", end.stderr);
+    }
     assert!(on(&database, &["jobs", "stats"]).expect(0).stdout.starts_with("QUEUE "));
     let resumed = on(&database, &["jobs", "resume", "mail", "--json"]).expect(0).json();
     assert_eq!(resumed, json!({"queue": "mail", "paused": false, "changed": true}));

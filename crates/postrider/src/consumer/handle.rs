@@ -9,7 +9,7 @@ use tracing::Instrument as _;
 use super::event::Event;
 use super::source::{Delivery, Grave, Link, Trouble};
 use super::telemetry::End;
-use super::{Shared, attempts};
+use super::{Shared, attempts, letters};
 use crate::consume::blame::is_of_the_effect;
 use crate::consume::words::{caught, in_words};
 use crate::consume::{BoxError, Outcome, Tx};
@@ -204,7 +204,7 @@ async fn bury<L: Link>(shared: &Shared, held: &Held<L>, reason: &str) -> Result<
     tracing::warn!(reason, attempts = held.begun, "the event is given up and kept with the dead letters");
     let (consumer, event_id) = (shared.consumer.as_str(), Some(held.event.id.as_str()));
     let grave = Grave { consumer, event_id, reason, attempts: held.begun.max(1) };
-    held.link.bury(&held.delivery.message, &grave).await
+    letters::bury(shared, &*held.link, &held.delivery.message, &grave).await
 }
 
 /// What is wrong, the event or the database.

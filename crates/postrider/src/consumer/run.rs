@@ -14,7 +14,7 @@ use super::desk::{Desk, Line};
 use super::handle::{Held, Verdict, handle};
 use super::source::{Deliveries, Delivery, Grave, Link, Opened, Source, Terms, Trouble};
 use super::telemetry::End;
-use super::{Error, Event, Shared};
+use super::{Error, Event, Shared, letters};
 use crate::consume::{BoxError, Outcome, Tx};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -176,7 +176,7 @@ impl<'a, S: Source> Loop<'a, S> {
                 tracing::warn!(consumer, reason, "a message is no event and kept with the dead letters");
                 let event_id = delivery.message.id.as_deref();
                 let grave = Grave { consumer, event_id, reason: &reason, attempts: 0 };
-                link.bury(&delivery.message, &grave).await?;
+                letters::bury(self.shared, &*link, &delivery.message, &grave).await?;
                 link.discard(&delivery.receipt).await?;
                 self.shared.telemetry.ended(End::Dead);
                 return Ok(());

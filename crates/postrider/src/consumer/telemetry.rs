@@ -30,6 +30,8 @@ pub(super) struct Telemetry {
     in_hand: Gauge,
     connected: Gauge,
     reconnects: Counter,
+    refused_letters: Counter,
+    kept_letters: Counter,
 }
 
 impl Telemetry {
@@ -45,6 +47,14 @@ impl Telemetry {
             "Whether there is a connection to the broker"
         );
         metrics::describe_counter!("postrider_consumer_reconnects_total", "Connections that were lost");
+        metrics::describe_counter!(
+            "postrider_consumer_refused_letters_total",
+            "Dead letters that the broker did not take, each time"
+        );
+        metrics::describe_counter!(
+            "postrider_consumer_kept_letters_total",
+            "Dead letters that the database keeps because the broker does not"
+        );
         let labels = [("consumer", consumer.to_owned()), ("broker", broker.to_owned())];
         // Every end from the start at 0: an alarm on an increase would not see a counter that appears with 1.
         let ends = ENDS.map(|(end, name)| {
@@ -57,6 +67,8 @@ impl Telemetry {
             in_hand: metrics::gauge!("postrider_consumer_in_hand", &labels),
             connected: metrics::gauge!("postrider_consumer_connected", &labels),
             reconnects: metrics::counter!("postrider_consumer_reconnects_total", &labels),
+            refused_letters: metrics::counter!("postrider_consumer_refused_letters_total", &labels),
+            kept_letters: metrics::counter!("postrider_consumer_kept_letters_total", &labels),
         }
     }
 
@@ -76,6 +88,14 @@ impl Telemetry {
 
     pub(super) fn connected(&self) {
         self.connected.set(1.0);
+    }
+
+    pub(super) fn letter_refused(&self) {
+        self.refused_letters.increment(1);
+    }
+
+    pub(super) fn letter_kept(&self) {
+        self.kept_letters.increment(1);
     }
 
     pub(super) fn lost(&self) {

@@ -79,12 +79,14 @@ pub async fn list(
     state: Option<&str>,
     most: i64,
 ) -> Result<Vec<Listed>> {
-    Ok(sqlx::query_as(include_str!("sql/list.sql"))
-        .bind(queue)
-        .bind(state)
-        .bind(most)
-        .fetch_all(connection)
-        .await?)
+    Ok(sqlx::query_as(
+        "select id, state, queue, kind, key, attempt, worker, at, error from postrider.list_jobs($1, $2, $3)",
+    )
+    .bind(queue)
+    .bind(state)
+    .bind(i32::try_from(most).unwrap_or(i32::MAX))
+    .fetch_all(connection)
+    .await?)
 }
 
 /// One job, if there is one of this id.
@@ -96,6 +98,12 @@ pub async fn show(connection: &mut PgConnection, id: i64) -> Result<Option<Shown
 pub async fn stats(connection: &mut PgConnection) -> Result<Vec<Stats>> {
     let text = "select queue, paused_at, ready, running, scheduled, behind_key, dead, workers from postrider.job_stats order by queue";
     Ok(sqlx::query_as(text).fetch_all(connection).await?)
+}
+
+/// The names of the queues that have a job, or had one claimed, or something set.
+pub async fn queues(connection: &mut PgConnection) -> Result<Vec<String>> {
+    let names = "select queue::text from postrider.job_stats order by queue";
+    Ok(sqlx::query_scalar(names).fetch_all(connection).await?)
 }
 
 /// Gives a dead job one more attempt, and one that waits no more time to wait. The state it was in, if it could be done.

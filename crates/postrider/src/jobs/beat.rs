@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::error::Result;
 use super::link::Link;
 
-const BEAT: &str = "select postrider.extend_jobs($1, make_interval(secs => $2), $3, $4)";
+const BEAT: &str = "select postrider.extend_jobs($1, make_interval(secs => $2), $3, $4, $5)";
 
 /// What is said with every beat.
 #[derive(Debug, Clone)]
@@ -18,6 +18,15 @@ pub(super) struct Identity {
     pub(super) name: String,
     pub(super) queues: Vec<String>,
     pub(super) lease: Duration,
+}
+
+/// A name under which something is claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name {
+    pub(super) id: Uuid,
+    /// What is kept alive under it: everything, or, of a name under which an answer may have been lost, what this worker knows of. Or the
+    /// jobs that nobody here has heard of would hang for as long as any other of that name takes.
+    pub(super) claims: Option<Vec<i64>>,
 }
 
 /// What the heartbeat tells the others.
@@ -32,7 +41,7 @@ pub(super) struct Pulse {
 pub(super) async fn beat(
     mut link: Link,
     identity: Identity,
-    mut claimants: watch::Receiver<Vec<Uuid>>,
+    mut claimants: watch::Receiver<Vec<Name>>,
     pulse: Pulse,
 ) {
     loop {
@@ -62,15 +71,16 @@ pub(super) async fn beat(
     }
 }
 
-async fn once(link: &mut Link, identity: &Identity, names: &[Uuid]) -> Result<HashSet<i64>> {
+async fn once(link: &mut Link, identity: &Identity, names: &[Name]) -> Result<HashSet<i64>> {
     let connection = link.get().await?;
     let mut cancelled = HashSet::new();
     for name in names {
         let ids: Vec<i64> = sqlx::query_scalar(BEAT)
-            .bind(name)
+            .bind(name.id)
             .bind(identity.lease.as_secs_f64())
             .bind(&identity.name)
             .bind(&identity.queues)
+            .bind(name.claims.as_deref())
             .fetch_all(&mut *connection)
             .await?;
         cancelled.extend(ids);

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row as _};
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
-use super::error::Result;
+use super::error::{Error, Result};
 use super::job::{Claimed, Job};
 use super::link::Link;
 use crate::log::bell::{self, Bell, Heard, Hint};
@@ -15,7 +15,7 @@ use crate::log::wake::{Action, Event, Sleeper};
 
 const CHANNEL: &str = "postrider_jobs";
 const CLAIM: &str = "select claim, id, kind, payload::text, key, attempt, max_attempts, lost, created_at
-    from postrider.claim_jobs($1, $2, worker => $3, lease => make_interval(secs => $4))";
+    from postrider.claim_jobs($1, $2, worker => $3, lease => make_interval(secs => $4), begins => true)";
 /// While older writers are running that may not have seen the ticket.
 const WATCH: Duration = Duration::from_millis(5);
 
@@ -39,6 +39,8 @@ pub(super) struct Claimer {
     pub(super) lease: Option<Duration>,
     pub(super) hint: Hint,
     pub(super) claimant: watch::Sender<Uuid>,
+    /// What went wrong after something had been claimed, which is brought first.
+    pub(super) failed: Option<Error>,
     pub(super) stopping: watch::Receiver<bool>,
 }
 
@@ -53,10 +55,8 @@ impl Claimer {
                     Ok(jobs) if !jobs.is_empty() => break jobs,
                     Ok(_) => {}
                     Err(error) => {
-                        // A claim that was committed and not answered must run out: it is not renewed under the next name.
-                        self.claimant.send_replace(Uuid::now_v7());
                         sleeper = Sleeper::default();
-                        self.link.lost(&error).await;
+                        self.lost(&error).await;
                     }
                 }
                 if *self.stopping.borrow() || brought.is_closed() {
@@ -67,7 +67,18 @@ impl Claimer {
             if brought.send(Brought { claimant, jobs }).await.is_err() {
                 return;
             }
+            if let Some(error) = self.failed.take() {
+                sleeper = Sleeper::default();
+                self.lost(&error).await;
+            }
         }
+    }
+
+    /// A claim that was committed and not answered must run out: what is claimed from now on has another name, and of the old one only what is
+    /// known is renewed.
+    async fn lost(&mut self, error: &Error) {
+        self.claimant.send_replace(Uuid::now_v7());
+        self.link.lost(error).await;
     }
 
     async fn step(
@@ -91,7 +102,8 @@ impl Claimer {
                 // Before looking: what commits in between is seen by the look.
                 let xmin = if sleeper.is_armed() { oldest_running(connection).await? } else { 0 };
                 let name = *self.claimant.borrow();
-                let jobs = claim(connection, &self.queues, most, name, self.lease).await?;
+                let (jobs, failed) = claim(connection, &self.queues, most, name, self.lease).await?;
+                self.failed = failed;
                 sleeper.on(Event::Looked { found: !jobs.is_empty(), xmin });
                 if jobs.is_empty() {
                     sleeper.doze();
@@ -161,7 +173,7 @@ async fn claim(
     most: usize,
     claimant: Uuid,
     lease: Option<Duration>,
-) -> Result<Vec<Claimed>> {
+) -> Result<(Vec<Claimed>, Option<Error>)> {
     let mut jobs = Vec::new();
     for queue in queues {
         let most = i32::try_from(most.saturating_sub(jobs.len())).unwrap_or(i32::MAX).min(10_000);
@@ -178,10 +190,7 @@ async fn claim(
         let rows = match claimed {
             Ok(rows) => rows,
             // What was claimed of other queues is in hand, and this one is asked again.
-            Err(error) if !jobs.is_empty() => {
-                tracing::warn!(%error, queue, "nothing could be claimed of a queue");
-                break;
-            }
+            Err(error) if !jobs.is_empty() => return Ok((jobs, Some(error.into()))),
             Err(error) => return Err(error.into()),
         };
         for row in rows {
@@ -200,5 +209,5 @@ async fn claim(
             });
         }
     }
-    Ok(jobs)
+    Ok((jobs, None))
 }

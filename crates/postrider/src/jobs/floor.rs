@@ -1,6 +1,6 @@
 //! Where handlers run: what has been claimed and not begun, what runs, and what has ended.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use uuid::Uuid;
 
+use super::beat::Name;
 use super::claimer::{Brought, Want};
 use super::context::{Cancelled, JobContext, States};
 use super::handler::Run;
@@ -51,7 +52,7 @@ pub(super) struct Floor {
     is_asked: bool,
     settlements: Option<mpsc::UnboundedSender<Settlement>>,
     claimant: watch::Receiver<Uuid>,
-    claimants: watch::Sender<Vec<Uuid>>,
+    claimants: watch::Sender<Vec<Name>>,
     pace: usize,
     ended_now: usize,
     pace_since: Instant,
@@ -65,7 +66,7 @@ impl Floor {
         wants: mpsc::Sender<Want>,
         settlements: mpsc::UnboundedSender<Settlement>,
         claimant: watch::Receiver<Uuid>,
-        claimants: watch::Sender<Vec<Uuid>>,
+        claimants: watch::Sender<Vec<Name>>,
     ) -> Self {
         Self {
             shared: Arc::new(shared),
@@ -92,13 +93,7 @@ impl Floor {
     /// Begins what may begin and asks for more.
     pub(super) fn turn(&mut self) {
         if self.claimant.has_changed().unwrap_or(false) {
-            let name = *self.claimant.borrow_and_update();
-            // A claim under the old name that nobody here knows of, because its answer was lost, must run out.
-            let owners = &self.owners;
-            self.claimants.send_modify(|names| {
-                names.retain(|old| owners.values().any(|owner| owner == old));
-                names.push(name);
-            });
+            self.name_claims();
         }
         let is_safe = Instant::now() < *self.is_safe.borrow();
         if !is_safe {
@@ -144,14 +139,32 @@ impl Floor {
 
     pub(super) fn take(&mut self, brought: Brought) {
         self.is_asked = false;
-        if !self.claimants.borrow().contains(&brought.claimant) {
-            self.claimants.send_modify(|names| names.push(brought.claimant));
-        }
         for claimed in brought.jobs {
             self.unsettled.add(claimed.claim);
             self.owners.insert(claimed.claim, brought.claimant);
             self.waiting.push_back(claimed);
         }
+        self.name_claims();
+    }
+
+    /// Tells the heartbeat what to keep alive: all that is claimed under the newest name, and of older ones what is open and known here. A claim whose answer
+    /// was lost has an older name, and must run out.
+    fn name_claims(&mut self) {
+        let newest = *self.claimant.borrow_and_update();
+        let mut older: BTreeMap<Uuid, Vec<i64>> = BTreeMap::new();
+        for (claim, owner) in self.owners.iter().filter(|(_, owner)| **owner != newest) {
+            older.entry(*owner).or_default().push(*claim);
+        }
+        let older = older.into_iter().map(|(id, mut claims)| {
+            claims.sort_unstable();
+            Name { id, claims: Some(claims) }
+        });
+        let names: Vec<Name> = older.chain([Name { id: newest, claims: None }]).collect();
+        self.claimants.send_if_modified(|known| {
+            let is_news = *known != names;
+            *known = names;
+            is_news
+        });
     }
 
     /// The next one that ends; for ever, if none runs.
@@ -185,11 +198,8 @@ impl Floor {
             self.send(settlement);
             let owner = self.owners.remove(&claim);
             // A name that is not used any more, and under which nothing is open, need not be kept alive.
-            if let Some(owner) = owner
-                && owner != *self.claimant.borrow()
-                && !self.owners.values().any(|other| *other == owner)
-            {
-                self.claimants.send_modify(|names| names.retain(|name| *name != owner));
+            if owner.is_some_and(|owner| owner != *self.claimant.borrow()) {
+                self.name_claims();
             }
         }
     }
@@ -240,7 +250,7 @@ impl Floor {
     pub(super) fn leave(&mut self) -> Vec<Uuid> {
         self.flush();
         self.settlements = None;
-        self.claimants.borrow().clone()
+        self.claimants.borrow().iter().map(|name| name.id).collect()
     }
 }
 
@@ -262,6 +272,15 @@ async fn work(shared: Arc<Shared>, claimed: Claimed) -> Ended {
             Err(format!("this worker has no handler for jobs of kind {:?}", job.kind).into()),
         );
     };
+    if job.attempt >= job.max_attempts
+        && let Err(error) = begin(&shared.pool, claim, job.id).await
+    {
+        if is_refused(&error) {
+            return Ended::Refused;
+        }
+        tracing::warn!(claim, job = job.id, %error, "a last attempt could not be begun; the job is given back");
+        return Ended::Untouched;
+    }
     let mut context = JobContext {
         pool: shared.pool.clone(),
         claim,
@@ -280,14 +299,26 @@ async fn work(shared: Arc<Shared>, claimed: Claimed) -> Ended {
     match context.conclude(&result).await {
         Ok(true) => Ended::Settled(result),
         Ok(false) => Ended::Said(result),
-        Err(sqlx::Error::Database(said)) if said.code().as_deref() == Some("55000") => {
-            tracing::warn!(
-                claim,
-                reason = said.message(),
-                "a late result is refused, and its effect rolled back"
-            );
+        Err(error) if is_refused(&error) => {
+            tracing::warn!(claim, reason = %error, "a late result is refused, and its effect rolled back");
             Ended::Refused
         }
         Err(error) => Ended::Doubtful(Err(error.into())),
     }
+}
+
+/// Said before the last attempt alone: if this worker vanishes, what it had in hand and had not begun must not be dead by that. Any other
+/// attempt has one after it, and costs no round trip.
+async fn begin(pool: &PgPool, claim: i64, id: i64) -> sqlx::Result<()> {
+    let mut transaction = pool.begin_with("begin isolation level read committed").await?;
+    sqlx::query("select postrider.begin_jobs($1, $2)")
+        .bind(claim)
+        .bind([id].as_slice())
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await
+}
+
+fn is_refused(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(said) if said.code().as_deref() == Some("55000"))
 }

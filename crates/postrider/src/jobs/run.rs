@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::beat::{Identity, Pulse, beat};
+use super::beat::{Identity, Name, Pulse, beat};
 use super::claimer::Claimer;
 use super::error::Result;
 use super::floor::{Floor, Shared};
@@ -34,7 +34,7 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
     };
     let first = Uuid::now_v7();
     let (claimant, claimant_now) = watch::channel(first);
-    let (claimants, all_claimants) = watch::channel(vec![first]);
+    let (claimants, all_claimants) = watch::channel(vec![Name { id: first, claims: None }]);
     let (safe_until, is_safe) = watch::channel(Instant::now());
     let (cancelled, cancellations) = watch::channel(Arc::new(HashSet::new()));
     let (stopping, is_stopping) = watch::channel(false);
@@ -56,6 +56,7 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
         lease: options.lease,
         hint: options.hint,
         claimant,
+        failed: None,
         stopping: is_stopping,
     };
     let claimer = tokio::spawn(claimer.run(asked, bring));

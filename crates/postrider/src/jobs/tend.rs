@@ -10,6 +10,8 @@ use super::schedule;
 use super::telemetry::{self, Telemetry};
 
 const TEND: Duration = Duration::from_secs(5);
+/// A tending empties one table of a ring, so that it holds no lock while it waits for another; this is how many follow each other.
+const MOST_TABLES: usize = 16;
 
 /// For ever.
 pub(super) async fn tend(
@@ -58,7 +60,13 @@ async fn once(
     }
     // Before the schedules: one of those that is wrong must not keep the rings from turning.
     if let Some(queues) = queues {
-        sqlx::query("select postrider.tend_jobs()").execute(&mut *connection).await?;
+        for _ in 0..MOST_TABLES {
+            let emptied: i32 =
+                sqlx::query_scalar("select postrider.tend_jobs()").fetch_one(&mut *connection).await?;
+            if emptied == 0 {
+                break;
+            }
+        }
         telemetry::measure(connection, queues).await?;
     }
     if !*is_declared {

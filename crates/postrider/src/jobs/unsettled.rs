@@ -69,7 +69,7 @@ impl Unsettled {
         match ended {
             Ended::Said(Ok(Outcome::Done)) => state.done.push(id),
             Ended::Said(result) => state.outcomes.push(encode(id, result)),
-            Ended::Untouched => state.outcomes.push(encode(id, &Ok(Outcome::Snooze(Duration::ZERO)))),
+            Ended::Untouched => state.outcomes.push(json!({"id": id, "untouched": true}).to_string()),
             Ended::Doubtful(result) => state.doubtful.push(encode(id, result)),
             Ended::Settled(_) | Ended::Refused => {}
         }

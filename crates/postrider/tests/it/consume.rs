@@ -4,6 +4,7 @@ mod aborting;
 mod batches;
 mod child;
 mod examples;
+mod frozen;
 mod inbox;
 mod inbox_storm;
 mod ledger;

@@ -10,6 +10,7 @@ mod nats;
 mod poison;
 mod rabbitmq;
 mod redis;
+mod refusing;
 mod storm;
 
 use std::time::{Duration, Instant};

@@ -3,10 +3,14 @@
 mod bloat;
 mod claims;
 mod enqueue;
+mod keys;
 mod kills;
+mod leases;
 mod metrics;
+mod outcomes;
 mod process;
 mod python;
+mod rings;
 mod schedules;
 mod storm;
 mod working;
@@ -33,6 +37,11 @@ impl Working {
             let _ = stopped.await;
         }));
         Self { stop: Some(stop), task }
+    }
+
+    /// Ends it without a word, as it is.
+    pub fn abort(self) {
+        self.task.abort();
     }
 
     pub async fn stop(mut self) {

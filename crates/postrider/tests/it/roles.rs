@@ -38,7 +38,12 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         // Jobs are reached by functions; of their state an operator, and who works them off, see the sums.
         "job_stats" => ("", true),
         // Rows of the user's tables, what a consumer's handler failed with: nobody's business but the owner's.
-        "capture_failures" | "backfills" | "attempts" | "departed" => ("", false),
+        "capture_failures"
+        | "backfills"
+        | "attempts"
+        | "departed"
+        | "dead_messages"
+        | "dead_messages_number_seq" => ("", false),
         _ if relation.starts_with("job") => ("", false),
         // The first two stand between the other views, and show which events there are.
         "cursor_groups"
@@ -66,28 +71,82 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         "enqueue" | "enqueue_many" => [true, true, true, false],
         "first_time" | "subscribe" | "next_batch" | "finish_batch" | "give_up" | "postpone" | "begin_try"
         | "next_batch_at" | "begin_attempt" | "fail_attempt" | "end_attempts" | "sweep_attempts"
-        | "claim_jobs" | "settle_jobs" | "finish_jobs" | "extend_jobs" | "end_job_worker" | "reap_jobs"
-        | "tend_jobs" | "next_job_at" | "job_lease" | "cancel_job" | "retry_job" | "pause_queue"
-        | "set_queue" | "take_job_ticket" | "disarm_jobs" | "declare_cron" | "due_crons" | "tick_cron" => {
-            [false, false, true, false]
-        }
-        "list_running_jobs" | "count_ready_jobs" => [false, false, true, true],
+        | "keep_message" | "claim_jobs" | "begin_jobs" | "settle_jobs" | "finish_jobs" | "extend_jobs"
+        | "end_job_worker" | "reap_jobs" | "tend_jobs" | "next_job_at" | "job_lease" | "cancel_job"
+        | "retry_job" | "pause_queue" | "set_queue" | "take_job_ticket" | "disarm_jobs" | "declare_cron"
+        | "due_crons" | "tick_cron" => [false, false, true, false],
+        "list_jobs" | "list_running_jobs" | "count_ready_jobs" => [false, false, true, true],
         // Whoever looks may ask, and is told nothing of a payload.
         "partitions_of" | "where_event" | "where_parked" | "where_unparked" | "where_oldest"
         | "where_sinks" => [false, true, false, true],
         "lanes" | "max_payload" | "schema_version" => [true; 4],
         // For the owners of captured tables, by `allow_capture`.
-        "departed_row" | "allow_capture" | "may_capture" | "owns" | "named" | "owns_kept" | "remembers"
-        | "recorder" | "record_body" | "adopt_body" | "make_recorder" | "let_record" | "hold_keeper"
-        | "hand_over" | "uuid7" | "refuse_event" | "refuse_json" | "refuse_escape" | "refuse_headers"
-        | "max_headers" | "checked_context" | "join_headers" | "ring_bell" | "keep_departed" | "base64"
-        | "unknown_fields" | "row_json" | "referred_row" | "base_type" | "captured_headers"
-        | "record_failure" | "has_failures" | "note_partitions" | "waits_behind" | "kept_row"
-        | "kept_table" | "here" | "settle_failures" | "other_fields" | "is_truncated_alone"
-        | "json_or_text" | "refuse_inbox" | "younger_xid" | "but_mine" | "find_consumer" | "read_lane"
-        | "open_batch" | "job_backoff" | "job_band" | "job_horizon" | "list_ready_jobs" | "promote_jobs"
-        | "rebase_jobs" | "refuse_job" | "refuse_snapshot" | "ring_job_bell" | "take_unique_key"
-        | "turn_job_claims" | "turn_job_results" | "turn_jobs" | "unfinished_jobs" => [false; 4],
+        "departed_row"
+        | "allow_capture"
+        | "may_capture"
+        | "owns"
+        | "named"
+        | "owns_kept"
+        | "remembers"
+        | "recorder"
+        | "record_body"
+        | "adopt_body"
+        | "make_recorder"
+        | "let_record"
+        | "hold_keeper"
+        | "hand_over"
+        | "uuid7"
+        | "refuse_event"
+        | "refuse_json"
+        | "refuse_escape"
+        | "refuse_headers"
+        | "max_headers"
+        | "checked_context"
+        | "join_headers"
+        | "ring_bell"
+        | "keep_departed"
+        | "base64"
+        | "unknown_fields"
+        | "row_json"
+        | "referred_row"
+        | "base_type"
+        | "captured_headers"
+        | "record_failure"
+        | "has_failures"
+        | "note_partitions"
+        | "waits_behind"
+        | "kept_row"
+        | "kept_table"
+        | "here"
+        | "settle_failures"
+        | "other_fields"
+        | "is_truncated_alone"
+        | "json_or_text"
+        | "refuse_inbox"
+        | "younger_xid"
+        | "but_mine"
+        | "find_consumer"
+        | "read_lane"
+        | "open_batch"
+        | "job_backoff"
+        | "job_band"
+        | "job_horizon"
+        | "list_ready_jobs"
+        | "promote_jobs"
+        | "rebase_jobs"
+        | "refuse_job"
+        | "refuse_snapshot"
+        | "ring_job_bell"
+        | "take_unique_key"
+        | "turn_job_claims"
+        | "turn_job_results"
+        | "turn_jobs"
+        | "unfinished_jobs"
+        | "claim_band"
+        | "check_outcomes"
+        | "lock_job_slot"
+        | "set_jobs_aside"
+        | "give_up_on_deaf_clients" => [false; 4],
         _ => return None,
     })
 }

@@ -3,10 +3,10 @@
 use clap::Args;
 use postrider::jobs::admin;
 use postrider::schema;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 
-use super::show;
+use super::{queue, show};
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -39,6 +39,8 @@ struct Which {
 }
 
 /// Let workers claim nothing of a queue until it is resumed; what runs goes on
+///
+/// A queue that has had no job yet is paused by `select postrider.pause_queue('NAME')`.
 #[derive(Args)]
 pub(crate) struct Pause {
     #[command(flatten)]
@@ -71,28 +73,27 @@ async fn connected(target: &Target) -> Result<PgConnection, Failure> {
 impl Retry {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let mut connection = connected(&self.which.target).await?;
-        let mut documents = Vec::new();
+        let (mut documents, mut failed) = (Vec::new(), Vec::new());
         for id in self.which.ids {
             let Some(before) = admin::retry(&mut connection, id).await? else {
-                return Err(not_to_be_done(&mut connection, id, "retried").await?);
+                failed.push(not_to_be_done(&mut connection, id, "retried").await?);
+                continue;
             };
             output::say(&format!("job {id} was {before} and is tried again"));
             documents.push(json!({ "id": id, "was": before }));
         }
-        if json {
-            output::json(&json!({ "retried": documents }))?;
-        }
-        Ok(Exit::Fine)
+        ended("retried", documents, failed, json)
     }
 }
 
 impl Cancel {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let mut connection = connected(&self.which.target).await?;
-        let mut documents = Vec::new();
+        let (mut documents, mut failed) = (Vec::new(), Vec::new());
         for id in self.which.ids {
             let Some(done) = admin::cancel(&mut connection, id).await? else {
-                return Err(not_to_be_done(&mut connection, id, "cancelled").await?);
+                failed.push(not_to_be_done(&mut connection, id, "cancelled").await?);
+                continue;
             };
             output::say(&match done.as_str() {
                 "told" => format!("job {id} is on its way: it is not begun any more, or its worker is told"),
@@ -100,18 +101,31 @@ impl Cancel {
             });
             documents.push(json!({ "id": id, "done": done }));
         }
-        if json {
-            output::json(&json!({ "cancelled": documents }))?;
-        }
-        Ok(Exit::Fine)
+        ended("cancelled", documents, failed, json)
     }
 }
 
+/// What was done, and with which jobs it could not be: those do not keep the others from it.
+fn ended(what: &str, done: Vec<Value>, failed: Vec<Value>, json: bool) -> Result<Exit, Failure> {
+    let exit = if failed.is_empty() { Exit::Fine } else { Exit::Failed };
+    if json {
+        let mut document = Map::from_iter([(what.to_owned(), Value::Array(done))]);
+        if !failed.is_empty() {
+            document.insert("failed".to_owned(), Value::Array(failed));
+        }
+        output::json(&Value::Object(document))?;
+    }
+    Ok(exit)
+}
+
 /// There is none, or it is in a state in which this cannot be done.
-async fn not_to_be_done(connection: &mut PgConnection, id: i64, what: &str) -> Result<Failure, Failure> {
-    let Some(job) = admin::show(connection, id).await? else { return Ok(show::not_found(id)) };
-    let error = anyhow::anyhow!("job {id} is {} and cannot be {what}", job.listed.state);
-    Ok(Failure::new(Exit::Failed, error))
+async fn not_to_be_done(connection: &mut PgConnection, id: i64, what: &str) -> Result<Value, Failure> {
+    let reason = match admin::show(connection, id).await? {
+        Some(job) => format!("job {id} is {} and cannot be {what}", job.listed.state),
+        None => show::not_found(id),
+    };
+    output::say(&reason);
+    Ok(json!({ "id": id, "reason": reason }))
 }
 
 impl Pause {
@@ -129,6 +143,7 @@ impl Resume {
 impl Name {
     async fn set(self, paused: bool, json: bool) -> Result<Exit, Failure> {
         let mut connection = connected(&self.target).await?;
+        queue::check(&mut connection, &self.queue).await?;
         let changed = admin::pause(&mut connection, &self.queue, paused).await?;
         let word = if paused { "paused" } else { "not paused" };
         let again = if changed { "" } else { " already" };

@@ -5,6 +5,7 @@ use postrider::jobs::admin::{self, Listed};
 use postrider::schema;
 use serde_json::{Value, json};
 
+use super::queue;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -61,6 +62,9 @@ impl List {
         let state = self.state.and_then(|state| state.to_possible_value());
         let state = state.as_ref().map(clap::builder::PossibleValue::get_name);
         let jobs = admin::list(&mut connection, self.queue.as_deref(), state, self.limit).await?;
+        if let (true, Some(queue)) = (jobs.is_empty(), &self.queue) {
+            queue::check(&mut connection, queue).await?;
+        }
         if json {
             let jobs: Vec<Value> = jobs.iter().map(summary).collect();
             output::json(&json!({ "jobs": jobs }))?;

@@ -30,15 +30,16 @@ impl Show {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
         let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
-        let Some(job) = admin::show(&mut connection, self.id).await? else { return Err(not_found(self.id)) };
+        let Some(job) = admin::show(&mut connection, self.id).await? else {
+            return Err(Failure::new(Exit::Failed, anyhow::anyhow!(not_found(self.id))));
+        };
         output::data(&if json { document(&job) } else { words(&job) })?;
         Ok(Exit::Fine)
     }
 }
 
-pub(super) fn not_found(id: i64) -> Failure {
-    let reason = "it may have ended longer ago than its queue keeps results";
-    Failure::new(Exit::Failed, anyhow::anyhow!("there is no job {id}; {reason}"))
+pub(super) fn not_found(id: i64) -> String {
+    format!("there is no job {id}; it may have ended longer ago than its queue keeps results")
 }
 
 fn words(job: &Shown) -> String {

@@ -9,7 +9,7 @@ const ROUNDS: usize = 40;
 const BATCH: i32 = 200;
 
 /// Buffers that one claim touches.
-async fn cost(connection: &mut PgConnection) -> i64 {
+pub async fn cost(connection: &mut PgConnection) -> i64 {
     let lines: Vec<String> = sqlx::query_scalar(
         "explain (analyze, buffers, costs off, timing off) select * from postrider.claim_jobs(most => 1)",
     )

@@ -110,7 +110,7 @@ async fn a_job_that_is_being_finished_is_not_taken_over() {
     }
     // It is all done, so there is nothing to take over, and the claim is closed.
     assert_eq!(one::<i32>(&mut reaper, "select postrider.reap_jobs()").await, 0);
-    assert!(one::<bool>(&mut reaper, "select bool_or(closes) from postrider.job_settled").await);
+    assert!(one::<bool>(&mut reaper, "select bool_or(job = 0) from postrider.job_settled").await);
     assert_eq!(one::<i64>(&mut reaper, "select count(*) from postrider.job_waiting").await, 0);
 }
 
@@ -170,7 +170,7 @@ async fn a_claim_of_nothing_but_cancelled_jobs_is_closed() {
         one::<i64>(
             &mut connection,
             "select count(*) from postrider.job_claims c
-             where not exists (select from postrider.job_settled s where s.claim = c.claim and s.closes)"
+             where not exists (select from postrider.job_settled s where s.claim = c.claim and s.job = 0)"
         )
         .await,
         0
@@ -341,6 +341,32 @@ async fn fault_restored_into_a_younger_cluster_is_refused_and_mended() {
     assert_eq!(claim(&mut connection, 10).await.len(), 6);
 }
 
+/// The same for a queue of which nothing was ever claimed: it has no cursor, and its jobs would only be invisible. What is enqueued afterwards must not
+/// make it look well.
+#[tokio::test]
+async fn fault_restored_before_anything_was_claimed_is_refused_and_mended() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(
+        &mut connection,
+        "select postrider.enqueue('old ' || n, '{}') from generate_series(1, 5) n;
+         update postrider.jobs set xid = (xid::text::bigint + 1000000)::text::xid8",
+    )
+    .await;
+    enqueue(&mut connection, "new").await;
+    let refused = sqlx::query("select postrider.claim_jobs()").execute(&mut connection).await.unwrap_err();
+    assert!(refused.to_string().contains("restored into another cluster"), "{refused}");
+    assert_eq!(one::<i64>(&mut connection, "select postrider.rebase_jobs()").await, 6);
+    claim(&mut connection, 10).await;
+    assert_eq!(claim(&mut connection, 10).await.len(), 6);
+    // What a transaction has enqueued itself is beyond its snapshot, too, and is no such sign.
+    let mut tx = connection.begin().await.unwrap();
+    enqueue(&mut tx, "own").await;
+    claim(&mut tx, 10).await;
+    tx.commit().await.unwrap();
+    assert_eq!(kinds(&mut connection, 10).await, ["own"]);
+}
+
 /// Slots are emptied only when every job in them has been claimed; jobs of open claims are kept.
 #[tokio::test]
 async fn the_rings_turn_and_nothing_is_lost_by_it() {
@@ -377,9 +403,8 @@ async fn the_rings_turn_and_nothing_is_lost_by_it() {
     for _ in 0..4 {
         run(&mut connection, "select postrider.tend_jobs(1, 1)").await;
     }
-    assert_eq!(
-        one::<i64>(&mut connection, "select count(*) from postrider.job_claims").await,
-        1,
-        "the newest cursor is carried along"
+    assert!(
+        one::<i64>(&mut connection, "select count(*) from postrider.job_claims").await <= 1,
+        "no more than the newest cursor is carried along"
     );
 }
