@@ -19,6 +19,16 @@ alter table postrider.adopted add column if not exists born bigint;
 create index if not exists adopted_source_id on postrider.adopted (source_id);
 create index if not exists adopted_refused on postrider.adopted (outbox) where attempts is not null;
 
+-- A row of an adopted table as an event, for those who bring many of them at once.
+do $$
+begin
+    if to_regtype('postrider.adoptable') is null then
+        create type postrider.adoptable as (
+            source_id text, type text, entity text, key text, tenant text, payload json, headers json, created_at timestamptz, born bigint);
+    end if;
+end
+$$;
+
 -- Which relay keeps each adopted table: one at a time, or rows of one key could be moved out of order.
 create table if not exists postrider.keepers (
     outbox     text primary key,

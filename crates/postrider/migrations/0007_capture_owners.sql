@@ -131,10 +131,40 @@ $body$,
 $$;
 
 -- One event of a row of an adopted table, whose parts were made with the rights of the table's owner. Noted, where the row's own columns
--- are to tell what becomes of it: as one of that table, whose rows are then marked.
-create or replace function postrider.adopt_body(outbox text) returns text
+-- are to tell what becomes of it: as one of that table, whose rows are then marked. Of many rows by one statement, as a mover brings them:
+-- with its claim a row took 50 us of the server's time on 15 when they came one by one, and takes 36 us so.
+drop function if exists postrider.adopt_body(text);
+create or replace function postrider.adopt_body(outbox text, of_many boolean) returns text
     language sql immutable set search_path = pg_catalog, pg_temp as $$
-    select format($body$
+    select format(case when of_many then $many$
+#variable_conflict use_variable
+declare
+    slot constant smallint := coalesce(pg_sequence_last_value('postrider.slot'), 0) & 7;
+    appended bigint;
+begin
+    with named as materialized (
+        select postrider.uuid7() as id, r.*
+        from unnest(rows) with ordinality r (source_id, type, entity, key, tenant, payload, headers, created_at, born, place)),
+    appended as (
+        insert into postrider.events (slot, lane, id, source_id, type, entity, key, tenant, payload, headers, created_at)
+        select slot,
+               case when n.key is null then uuid_hash_extended(n.id, 0) else hashtextextended(n.key collate "C", 0) end & (postrider.lanes() - 1),
+               n.id, n.source_id,
+               case when n.type is null or n.type = '' or octet_length(n.type) > 255 or octet_length(n.key) > 1024
+                         or octet_length(n.tenant) > 255 or octet_length(n.entity) > 255
+                    then postrider.refuse_event(n.type, 0::bigint, n.key, n.tenant, n.entity, null::text, ''::text)::text
+                    else n.type end,
+               n.entity, n.key, n.tenant, n.payload, n.headers, n.created_at
+        from (select n.* from named n order by n.place offset 0) n
+        returning events.lane, events.seq, events.id, events.source_id),
+    notes as (
+        insert into postrider.adopted (outbox, lane, seq, event, source_id, born)
+        select %L, a.lane, a.seq, a.id, a.source_id, n.born from appended a join named n on n.id = a.id where noted)
+    select count(*) into appended from appended;
+    perform postrider.ring_bell();
+    return appended;
+end
+$many$ else $one$
 #variable_conflict use_variable
 declare
     event_id constant uuid := postrider.uuid7();
@@ -157,42 +187,51 @@ begin
     end if;
     return event_id;
 end
-$body$, outbox)
+$one$ end, outbox)
 $$;
 
--- Makes a table's recording function of what is noted, for whom the table belongs to now; or drops it, where nothing is. Whoever calls
+-- Makes a table's recording functions of what is noted, for whom the table belongs to now; or drops them, where nothing is. Whoever calls
 -- it, it does no more than that.
 create or replace function postrider.make_recorder(relation text, purpose text) returns void
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     owner     constant oid := (select c.relowner from pg_class c where c.oid = postrider.named(make_recorder.relation));
     rule      constant json := (select r.rule from postrider.recorders r where r.relation = make_recorder.relation and r.purpose = make_recorder.purpose);
-    arguments constant text := case make_recorder.purpose
-        when 'record' then 'type text, key text, tenant text, payload json, headers json'
-        else 'source_id text, type text, entity text, key text, tenant text, payload json, headers json, created_at timestamptz, noted boolean, born bigint' end;
-    signature constant text := format('%s(%s)', postrider.recorder(make_recorder.relation, make_recorder.purpose), arguments);
+    name      constant text := postrider.recorder(make_recorder.relation, make_recorder.purpose);
+    made      record;
+    signature text;
     grantee   oid;
 begin
-    if rule is null or owner is null then
-        execute format('drop function if exists %s', signature);
-        return;
-    end if;
-    execute format('create or replace function %s returns uuid language plpgsql volatile security definer%s as %L', signature,
-        case make_recorder.purpose when 'record' then '' else ' set search_path = pg_catalog, pg_temp' end,
-        case make_recorder.purpose when 'record' then postrider.record_body(rule) else postrider.adopt_body(make_recorder.relation) end);
-    -- If somebody has put one of that name here before, it is not his any more, nor that of who owned the table before.
-    execute format('alter function %s owner to %I', signature, current_user);
-    execute format('revoke all on function %s from public', signature);
-    for grantee in
-        select a.grantee from pg_proc p cross join aclexplode(p.proacl) a
-        where p.pronamespace = 'postrider'::regnamespace and a.grantee not in (p.proowner, 0)
-          and 'postrider.' || p.proname = postrider.recorder(make_recorder.relation, make_recorder.purpose)
+    for made in
+        select f.* from (values
+            ('record', 'type text, key text, tenant text, payload json, headers json', 'uuid', '', postrider.record_body(rule)),
+            ('adopt', 'source_id text, type text, entity text, key text, tenant text, payload json, headers json, created_at timestamptz, noted boolean, born bigint',
+             'uuid', 'set search_path = pg_catalog, pg_temp', postrider.adopt_body(make_recorder.relation, false)),
+            -- Nobody can tell the planner how many rows an array has: it must not compare each with each.
+            ('adopt', 'rows postrider.adoptable[], noted boolean', 'bigint', 'set search_path = pg_catalog, pg_temp set enable_nestloop = off',
+             postrider.adopt_body(make_recorder.relation, true))) f (purpose, arguments, returns, settings, body)
+        where f.purpose = make_recorder.purpose
     loop
-        execute format('revoke all on function %s from %I', signature, pg_get_userbyid(grantee));
+        signature := format('%s(%s)', name, made.arguments);
+        if rule is null or owner is null then
+            execute format('drop function if exists %s', signature);
+            continue;
+        end if;
+        execute format('create or replace function %s returns %s language plpgsql volatile security definer %s as %L',
+            signature, made.returns, made.settings, made.body);
+        -- If somebody has put one of that name here before, it is not his any more, nor that of who owned the table before.
+        execute format('alter function %s owner to %I', signature, current_user);
+        execute format('revoke all on function %s from public', signature);
+        for grantee in
+            select distinct a.grantee from pg_proc p cross join aclexplode(p.proacl) a
+            where p.pronamespace = 'postrider'::regnamespace and a.grantee not in (p.proowner, 0) and 'postrider.' || p.proname = name
+        loop
+            execute format('revoke all on function %s from %I', signature, pg_get_userbyid(grantee));
+        end loop;
+        execute format('grant execute on function %s to %I', signature, pg_get_userbyid(owner));
+        -- For whoever compares it with what is declared.
+        execute format('comment on function %s is %L', signature, rule::text);
     end loop;
-    execute format('grant execute on function %s to %I', signature, pg_get_userbyid(owner));
-    -- For whoever compares it with what is declared.
-    execute format('comment on function %s is %L', signature, rule::text);
 end
 $$;
 

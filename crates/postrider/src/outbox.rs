@@ -20,6 +20,7 @@ mod mover;
 mod plan;
 mod preset;
 mod sweep;
+mod transfer;
 
 pub use apply::apply;
 pub(crate) use apply::apply_within;

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 const ISSUES: &str = include_str!("issues.sql");
 const LOOP: &str = include_str!("loop.sql");
+const FLOOR: &str = include_str!("floor.sql");
 
 /// What an update changes: two columns, one event.
 pub(crate) const CHANGE: &str =
@@ -28,6 +29,10 @@ pub(crate) struct Ways {
     pub(crate) looping: Way,
     /// No trigger, and in `ready` the events that ours has made of the same update.
     pub(crate) limit: Way,
+    /// A row trigger that does nothing.
+    pub(crate) empty: Way,
+    /// A row trigger that inserts an event of the same size, made beforehand, and does nothing else.
+    pub(crate) inserting: Way,
     /// In each of them.
     pub(crate) rows: u32,
     _server: PostgresServer,
@@ -50,7 +55,12 @@ impl Ways {
         run(&mut looping.database.connect().await?, LOOP).await?;
         capture::apply(&mut ours.database.connect().await?, &[declared()], false).await?;
         limit.make_ready().await?;
-        Ok(Self { none, ours, looping, limit, rows, _server: server })
+        let (empty, inserting) = (way(None).await?, way(log).await?);
+        inserting.make_ready().await?;
+        for floor in [&empty, &inserting] {
+            run(&mut floor.database.connect().await?, FLOOR).await?;
+        }
+        Ok(Self { none, ours, looping, limit, empty, inserting, rows, _server: server })
     }
 }
 

@@ -14,7 +14,8 @@ use super::expressions::hand_over;
 use super::failure::{Error, Result};
 use super::fence::Fence;
 use super::generate;
-use super::plan::{dollar_quoted, plan};
+use super::making::dollar_quoted;
+use super::plan::plan;
 use super::shape::{Column, Order, Shape};
 
 /// A walk over the rows of a table.

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::declaration::Table;
 use super::failure::{Error, Result};
 use super::fence::Fence;
-use super::plan::dollar_quoted;
+use super::making::dollar_quoted;
 use super::shape::{Column, Shape};
 
 /// Every expression of a declaration, with its key there: first the one that others may depend on.

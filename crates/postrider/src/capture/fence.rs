@@ -8,7 +8,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::generate::literal;
-use super::plan::{SEARCH_PATH, dollar_quoted};
+use super::making::dollar_quoted;
+use super::plan::SEARCH_PATH;
 
 /// Around what is run for one table.
 #[derive(Debug)]

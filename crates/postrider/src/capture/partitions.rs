@@ -5,8 +5,9 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::declaration::{Replicated, Table};
 use super::failure::Result;
+use super::found::{Found, TRUNCATE};
 use super::generate::literal;
-use super::plan::{Found, TRUNCATE, dollar_quoted, enabling, function_name};
+use super::making::{dollar_quoted, enabling, function_name};
 use super::roles::relay_roles;
 use super::shape::Shape;
 

@@ -11,7 +11,8 @@ use super::failure::{Error, Result};
 use super::fence::{self, Fence};
 use super::generate::{self, literal};
 use super::lock::Patience;
-use super::plan::{SEARCH_PATH, as_triggers_see, dollar_quoted};
+use super::making::dollar_quoted;
+use super::plan::{SEARCH_PATH, as_triggers_see};
 use super::shape::Shape;
 
 /// Makes the events of one write: its operation, the table, the row before and behind it, and the row that it hung on.

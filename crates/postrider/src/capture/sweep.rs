@@ -4,10 +4,13 @@
 use sqlx::{Connection, FromRow, PgConnection};
 use time::OffsetDateTime;
 
+use super::captured::captured;
 use super::declaration::Table;
 use super::difference::{Difference, State};
 use super::failure::{Error, Result};
-use super::plan::{self, Found, Parents, as_triggers_see};
+use super::found::{self, Found};
+use super::plan::as_triggers_see;
+use super::remembering::Parents;
 use super::shape::Shape;
 use super::{generate, partitions};
 
@@ -53,7 +56,7 @@ async fn look(connection: &mut PgConnection, tables: &[Table], learn: bool) -> R
             partitions::watch(&mut transaction, table).await?;
         }
     }
-    let found = plan::installed(&mut transaction).await?;
+    let found = found::installed(&mut transaction).await?;
     let mut alarms = Vec::new();
     let mut shapes = Vec::new();
     let mut parents = Parents::default();
@@ -94,7 +97,7 @@ async fn examine(
     learn: bool,
 ) -> Result<Vec<Difference>> {
     let body = generate::function(table, shape)?;
-    let mut differences = vec![plan::captured(connection, table, shape, &body, found).await?];
+    let mut differences = vec![captured(connection, table, shape, &body, found).await?];
     if learn && shape.partitioned {
         partitions::learn(connection, shape).await?;
     }
@@ -123,7 +126,7 @@ fn alarm(difference: Difference) -> Option<Alarm> {
 pub async fn disabled(connection: &mut PgConnection) -> Result<Vec<Alarm>> {
     let mut transaction = connection.begin().await?;
     as_triggers_see(&mut transaction).await?;
-    let found = plan::installed(&mut transaction).await?;
+    let found = found::installed(&mut transaction).await?;
     transaction.rollback().await?;
     let mut alarms: Vec<Alarm> = found
         .into_iter()

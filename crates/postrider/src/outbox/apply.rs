@@ -4,9 +4,9 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::declaration::Outbox;
 use super::failure::{Error, Result};
-use super::generate;
 use super::mapping::{Mapping, moment};
 use super::plan::plan;
+use super::transfer;
 use crate::capture::lock::Patience;
 use crate::capture::{self, Plan, State};
 
@@ -70,7 +70,7 @@ async fn refuse_claims(connection: &mut PgConnection, outbox: &Outbox) -> Result
     let asked = format!(
         "select count(*) as claims from {} o where {} and o.{} > {}",
         mapping.shape.name,
-        generate::waiting(&mapping, "o"),
+        transfer::waiting(&mapping, "o"),
         claimed.ident,
         moment(
             claimed,

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use super::declaration::Outbox;
 use super::failure::Result;
 use super::mapping::Mapping;
-use super::{generate, installed, misfits};
+use super::{generate, installed, misfits, transfer};
 use crate::capture::{self, Difference, Recorder, State, dollar_quoted, literal, relay_roles};
 
 /// A function as it should be.
@@ -48,7 +48,7 @@ pub(super) async fn of(
     Ok(vec![
         Called {
             signature: mover(connection, mapping).await?,
-            body: generate::mover(outbox, mapping),
+            body: transfer::mover(outbox, mapping),
             settings: settings(mapping),
         },
         Called {
@@ -68,7 +68,7 @@ pub(super) async fn take(
     mapping: &Mapping,
 ) -> Result<Vec<String>> {
     let signature = format!("{}()", name(connection, mapping, "take").await?);
-    let mut statements = made(mapping, &signature, &generate::taker(outbox, mapping), &settings(mapping));
+    let mut statements = made(mapping, &signature, &transfer::taker(outbox, mapping), &settings(mapping));
     let called = format!(
         "
 declare

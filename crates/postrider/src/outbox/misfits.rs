@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use super::declaration::{Mode, Outbox};
 use super::failure::Result;
 use super::mapping::Mapping;
-use super::{functions, generate};
+use super::{functions, generate, transfer};
 use crate::capture::{Column, literal};
 
 /// So many are counted and told of.
@@ -116,8 +116,8 @@ fn told(mapping: &Mapping) -> String {
 pub(super) fn body(outbox: &Outbox, mapping: &Mapping, found_by: &str) -> String {
     let unfit = format!("not ({})", generate::fit(mapping, "o"));
     let which = match outbox.mode {
-        Mode::Poll => format!("{} and {unfit}", generate::untaken(mapping)),
-        Mode::Trigger if mapping.is_marked() => generate::waiting(mapping, "o"),
+        Mode::Poll => format!("{} and {unfit}", transfer::untaken(mapping)),
+        Mode::Trigger if mapping.is_marked() => transfer::waiting(mapping, "o"),
         Mode::Trigger => unfit,
     };
     format!(

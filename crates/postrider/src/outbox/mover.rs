@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::declaration::Outbox;
 use super::failure::{Error, Result};
 use super::mapping::{Mapping, moment};
-use super::{functions, generate};
+use super::{functions, transfer};
 
 /// The statements for one table.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ impl Mover {
                 "o.{} is null and o.{} is not null and {}",
                 sent.ident,
                 claimed.ident,
-                generate::not_adopted(mapping, "o", generate::ALL_NOTES)
+                transfer::not_adopted(mapping, "o", transfer::ALL_NOTES)
             );
             let age = moment(claimed, "(clock_timestamp() - make_interval(secs => $1))");
             let (name, claimed) = (&mapping.shape.name, &claimed.ident);

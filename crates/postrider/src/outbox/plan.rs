@@ -11,6 +11,7 @@ use super::generate::{self, APPEND, CLAIM};
 use super::inspect::{self, grants};
 use super::installed::{self, Found};
 use super::mapping::Mapping;
+use super::transfer;
 use crate::capture::{self, Difference, Plan, Recorder, State, dollar_quoted, on_partitions};
 
 /// Compares the declarations with what is installed.
@@ -307,7 +308,7 @@ async fn waiting(connection: &mut PgConnection, mapping: &Mapping) -> Result<Wai
         fit = generate::fit(mapping, "o"),
         id = mapping.id.ident,
         name = mapping.shape.name,
-        waiting = generate::waiting(mapping, "o"),
+        waiting = transfer::waiting(mapping, "o"),
     );
     let answer = capture::asked(connection, mapping.shape.oid, &asked).await?;
     let count = |field: &str| answer[field].as_i64().unwrap_or_default();

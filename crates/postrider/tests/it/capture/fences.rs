@@ -7,26 +7,12 @@ use postrider_testkit::Version;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use uuid::Uuid;
 
-use super::owners::{drop_role, is_super, owner};
+use super::owners::{Stage, drop_role, is_super};
 use super::{execute, types};
-use crate::support::{database, database_of};
-
-/// Makes the role a superuser, if whoever runs it can.
-async fn strike(owner: &mut PgConnection, role: &str) {
-    let strike = format!(
-        "create function app.strike() returns void language plpgsql as $$ begin
-             if (select rolsuper from pg_catalog.pg_roles where rolname = current_user) then
-                 execute 'alter role \"{role}\" superuser'; end if; end $$"
-    );
-    execute(owner, &strike).await;
-}
 
 #[tokio::test]
 async fn a_kept_row_sets_nothing_but_what_its_trigger_keeps() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
-    strike(&mut owner, &role).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     execute(
         &mut owner,
         "create table app.orders (id int primary key);
@@ -57,10 +43,7 @@ async fn a_kept_row_sets_nothing_but_what_its_trigger_keeps() {
 /// A setting that is not for the transaction alone stays when the function that it was made in has ended.
 #[tokio::test]
 async fn a_search_path_that_a_cast_leaves_behind_is_nobodys() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
-    strike(&mut owner, &role).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     execute(
         &mut owner,
         "create function app.plus(bigint, integer) returns bigint language plpgsql as
@@ -101,11 +84,8 @@ async fn a_search_path_that_a_cast_leaves_behind_is_nobodys() {
 /// Whoever may install may create functions beside ours.
 #[tokio::test]
 async fn a_function_that_is_called_like_one_of_ours_is_not_called() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     execute(&mut admin, &format!("select postrider.allow_capture('{role}')")).await;
-    strike(&mut owner, &role).await;
     execute(
         &mut owner,
         "create function postrider.hand_over(text, text) returns void language sql as 'select app.strike()';
@@ -123,10 +103,7 @@ async fn a_function_that_is_called_like_one_of_ours_is_not_called() {
 
 #[tokio::test]
 async fn a_cast_cannot_leave_the_role_that_expressions_are_checked_as() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
-    strike(&mut owner, &role).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     let evil = format!(
         "create type app.k as (x int);
          create function app.leave() returns void language plpgsql as $$ begin
@@ -150,10 +127,7 @@ async fn a_cast_cannot_leave_the_role_that_expressions_are_checked_as() {
 #[tokio::test]
 async fn what_a_cast_defers_runs_with_the_owners_rights() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
-        strike(&mut owner, &role).await;
+        let Stage { database: _database, mut admin, role, mut owner } = Stage::set(version).await;
         execute(
             &mut owner,
             "create table app.bombs (id int);
@@ -190,10 +164,7 @@ async fn what_a_cast_defers_runs_with_the_owners_rights() {
 /// He owns what was handed over to him, and may change it while it runs.
 #[tokio::test]
 async fn a_function_that_was_handed_over_is_made_anew_before_it_is_called_again() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
-    strike(&mut owner, &role).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     execute(
         &mut owner,
         "create function app.opens() returns void language plpgsql as $$ begin
@@ -231,10 +202,7 @@ async fn a_function_that_was_handed_over_is_made_anew_before_it_is_called_again(
 #[tokio::test]
 async fn a_parent_that_goes_is_remembered_with_its_owners_rights() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
-        strike(&mut owner, &role).await;
+        let Stage { database: _database, mut admin, role, mut owner } = Stage::set(version).await;
         execute(
             &mut owner,
             "create type app.mood as enum ('fine');
@@ -275,10 +243,7 @@ async fn a_parent_that_goes_is_remembered_with_its_owners_rights() {
 #[tokio::test]
 async fn a_row_of_an_outbox_becomes_an_event_with_its_owners_rights() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
-        strike(&mut owner, &role).await;
+        let Stage { database: _database, mut admin, role, mut owner } = Stage::set(version).await;
         execute(
             &mut owner,
             "create type app.mood as enum ('fine');
@@ -304,8 +269,7 @@ async fn a_row_of_an_outbox_becomes_an_event_with_its_owners_rights() {
 }
 
 /// An outbox with a claim, whose rows strike when they are claimed or told of, at once and deferred, and whose topics strike as text.
-async fn striking_outbox(owner: &mut PgConnection, role: &str) -> Outbox {
-    strike(owner, role).await;
+async fn striking_outbox(owner: &mut PgConnection) -> Outbox {
     execute(
         owner,
         "create function app.strikes() returns trigger language plpgsql as 'begin perform app.strike(); return new; end';
@@ -328,10 +292,8 @@ async fn striking_outbox(owner: &mut PgConnection, role: &str) -> Outbox {
 #[tokio::test]
 async fn rows_that_wait_in_an_outbox_are_counted_and_taken_with_its_owners_rights() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
-        let outbox = striking_outbox(&mut owner, &role).await;
+        let Stage { database: _database, mut admin, role, mut owner } = Stage::set(version).await;
+        let outbox = striking_outbox(&mut owner).await;
         let plan = outbox::plan(&mut admin, std::slice::from_ref(&outbox)).await.unwrap();
         assert!(!is_super(&mut admin, &role).await, "{version}: by plan");
         assert!(plan.tables[0].notes.iter().any(|note| note.contains("1 rows are not sent")), "{plan:?}");
@@ -350,10 +312,8 @@ async fn rows_that_wait_in_an_outbox_are_counted_and_taken_with_its_owners_right
 #[tokio::test]
 async fn rows_of_a_polled_outbox_are_moved_with_its_owners_rights() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
-        let outbox = Outbox { mode: Mode::Poll, ..striking_outbox(&mut owner, &role).await };
+        let Stage { database, mut admin, role, mut owner } = Stage::set(version).await;
+        let outbox = Outbox { mode: Mode::Poll, ..striking_outbox(&mut owner).await };
         outbox::apply(&mut admin, std::slice::from_ref(&outbox), false).await.unwrap();
         let again = outbox::plan(&mut admin, std::slice::from_ref(&outbox)).await.unwrap();
         assert!(again.is_done(), "{version}: {again:?}");
@@ -394,10 +354,7 @@ async fn rows_of_a_polled_outbox_are_moved_with_its_owners_rights() {
 #[tokio::test]
 async fn a_backfill_reads_its_pages_with_the_owners_rights() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
-        strike(&mut owner, &role).await;
+        let Stage { database: _database, mut admin, role, mut owner } = Stage::set(version).await;
         execute(
             &mut owner,
             "create type app.mood as enum ('fine', 'sad');

@@ -6,9 +6,8 @@ use postrider::schema::{self, Install};
 use postrider_testkit::{Database, Version};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-use super::owners::{drop_role, owner};
+use super::owners::{Stage, drop_role};
 use super::{execute, types};
-use crate::support::database_of;
 
 /// Another role, with a schema of its own.
 async fn other(database: &Database, admin: &mut PgConnection) -> (String, PgConnection) {
@@ -44,9 +43,7 @@ async fn recorder(admin: &mut PgConnection, table: &str, purpose: &str) -> Strin
 #[tokio::test]
 async fn an_owner_records_events_of_his_own_tables_only() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
+        let Stage { database, mut admin, role, mut owner } = Stage::set(version).await;
         let (other_role, mut other) = other(&database, &mut admin).await;
         execute(&mut owner, "create table app.orders (id int primary key)").await;
         execute(&mut other, "create table other.bills (id int primary key, secret text)").await;
@@ -90,9 +87,7 @@ async fn an_owner_records_events_of_his_own_tables_only() {
 #[tokio::test]
 async fn an_owner_sees_and_removes_what_is_kept_of_his_own_tables_only() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
+        let Stage { database, mut admin, role, mut owner } = Stage::set(version).await;
         let (other_role, mut other) = other(&database, &mut admin).await;
         execute(&mut admin, &format!("select postrider.allow_capture('{role}')")).await;
         execute(&mut owner, "create table app.orders (id int primary key, note text)").await;
@@ -149,9 +144,7 @@ async fn an_owner_sees_and_removes_what_is_kept_of_his_own_tables_only() {
 #[tokio::test]
 async fn an_owner_adopts_rows_of_his_own_outbox_only() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
+        let Stage { database, mut admin, role, mut owner } = Stage::set(version).await;
         let (other_role, mut other) = other(&database, &mut admin).await;
         let outbox = "(id bigint generated always as identity primary key, topic text not null, key text, payload jsonb not null,
             published_at timestamptz, attempts int not null default 0, last_error text)";
@@ -184,9 +177,7 @@ async fn an_owner_adopts_rows_of_his_own_outbox_only() {
 /// What is installed again makes the functions again that tables record by, and takes back what owners once had.
 #[tokio::test]
 async fn an_owner_who_had_more_rights_has_those_of_his_own_tables_after_an_upgrade() {
-    let database = database_of(Version::default()).await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     execute(&mut owner, "create table app.orders (id int primary key)").await;
     let table = Table::new("app.orders", "order");
     capture::apply(&mut admin, std::slice::from_ref(&table), false).await.unwrap();

@@ -6,15 +6,36 @@ use postrider_testkit::{Database, Version};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::{execute, types};
-use crate::support::{database, database_of};
+use crate::support::database_of;
 
-/// A role that owns a schema of its own.
-pub(super) async fn owner(database: &Database, admin: &mut PgConnection) -> (String, PgConnection) {
-    let owner = format!("{}_own", database.name());
-    execute(admin, &format!("create role \"{owner}\" login; create schema app authorization \"{owner}\""))
+/// A database with the one who installs, and a role that owns the schema `app`, of whom he should beware.
+pub(super) struct Stage {
+    pub(super) database: Database,
+    pub(super) admin: PgConnection,
+    pub(super) role: String,
+    pub(super) owner: PgConnection,
+}
+
+impl Stage {
+    /// With `app.strike()`, which makes the role a superuser, if whoever runs it can.
+    pub(super) async fn set(version: Version) -> Self {
+        let database = database_of(version).await;
+        let mut admin = database.connect().await.unwrap();
+        let role = format!("{}_own", database.name());
+        execute(
+            &mut admin,
+            &format!("create role \"{role}\" login; create schema app authorization \"{role}\""),
+        )
         .await;
-    let connection = PgConnection::connect(&database.url_as(&owner)).await.unwrap();
-    (owner, connection)
+        let mut owner = PgConnection::connect(&database.url_as(&role)).await.unwrap();
+        let strike = format!(
+            "create function app.strike() returns void language plpgsql as $$ begin
+                 if (select rolsuper from pg_catalog.pg_roles where rolname = current_user) then
+                     execute 'alter role \"{role}\" superuser'; end if; end $$"
+        );
+        execute(&mut owner, &strike).await;
+        Self { database, admin, role, owner }
+    }
 }
 
 pub(super) async fn drop_role(admin: &mut PgConnection, connection: PgConnection, role: &str) {
@@ -35,9 +56,7 @@ pub(super) async fn is_super(admin: &mut PgConnection, role: &str) -> bool {
 async fn an_owner_gets_no_rights_by_what_a_superuser_installed() {
     for version in [Version::V14, Version::V18] {
         for on_failure in [OnFailure::Refuse, OnFailure::Record] {
-            let database = database_of(version).await;
-            let mut admin = database.connect().await.unwrap();
-            let (role, mut owner) = owner(&database, &mut admin).await;
+            let Stage { database: _database, mut admin, role, mut owner } = Stage::set(version).await;
             execute(&mut owner, "create table app.orders (id int primary key)").await;
             let table = Table { on_failure, ..Table::new("app.orders", "order") };
             capture::apply(&mut admin, std::slice::from_ref(&table), false).await.unwrap();
@@ -82,9 +101,7 @@ async fn an_owner_gets_no_rights_by_what_a_superuser_installed() {
 /// What is immutable is called already when an expression is planned.
 #[tokio::test]
 async fn an_owner_gets_no_rights_by_what_a_superuser_plans() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     let evil = format!(
         "create type app.mood as enum ('fine');
          create function app.strikes() returns json language plpgsql as $$ begin
@@ -104,9 +121,7 @@ async fn an_owner_gets_no_rights_by_what_a_superuser_plans() {
 /// Rows that are read again are read with his rights too.
 #[tokio::test]
 async fn an_owner_gets_no_rights_by_what_a_superuser_records_later() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     // It does no harm to himself.
     let evil = format!(
         "create function app.strikes(int) returns boolean language plpgsql as $$ begin
@@ -140,9 +155,7 @@ async fn an_owner_gets_no_rights_by_what_a_superuser_records_later() {
 #[tokio::test]
 async fn an_owner_who_is_allowed_to_installs_for_himself() {
     for version in [Version::V14, Version::V18] {
-        let database = database_of(version).await;
-        let mut admin = database.connect().await.unwrap();
-        let (role, mut owner) = owner(&database, &mut admin).await;
+        let Stage { database: _database, mut admin, role, mut owner } = Stage::set(version).await;
         execute(
             &mut owner,
             "create table app.parents (id int primary key, kind text);
@@ -210,9 +223,7 @@ async fn an_owner_who_is_allowed_to_installs_for_himself() {
 /// Without it the error names the statement.
 #[tokio::test]
 async fn an_owner_who_is_not_allowed_to_is_told_what_it_takes() {
-    let database = database().await;
-    let mut admin = database.connect().await.unwrap();
-    let (role, mut owner) = owner(&database, &mut admin).await;
+    let Stage { database: _database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
     execute(&mut owner, "create table app.orders (id int primary key)").await;
     let refused = capture::apply(&mut owner, &[Table::new("app.orders", "order")], false).await.unwrap_err();
     let said = refused.to_string();

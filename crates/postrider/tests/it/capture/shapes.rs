@@ -1,6 +1,6 @@
 //! Tables of unusual shapes: very wide, with columns that are called like ours, with nothing in the payload.
 
-use postrider::capture::Table;
+use postrider::capture::{Change, Table};
 use serde_json::{Value, json};
 
 use super::{captured, events, execute};
@@ -89,4 +89,38 @@ async fn a_column_that_comes_to_a_table_of_which_nothing_is_in_the_payload() {
     let found: Vec<(Value, Value)> =
         events(&mut connection).await.into_iter().map(|(_, _, data, previous)| (data, previous)).collect();
     assert_eq!(found, [(json!({}), json!({})), (json!({"note": "x"}), json!({"note": null}))]);
+}
+
+/// A column's change is news, is told of, both or neither, by what is declared of it.
+#[tokio::test]
+async fn what_changed_is_news_and_told_of_as_declared() {
+    let state = Change { verb: "state.updated".to_owned(), beside: false };
+    let declared = Table {
+        omit: vec!["body".to_owned(), "note".to_owned()],
+        ignore: vec!["place".to_owned(), "note".to_owned()],
+        changes: [("state".to_owned(), state)].into(),
+        ..Table::new("public.posts", "post")
+    };
+    let posts = "create table public.posts (id int primary key, state int, place int, body text, note text, name text);
+         insert into public.posts values (1, 1, 1, 'a', 'a', 'a')";
+    let (_database, mut connection) = captured(posts, &[declared]).await;
+    let all = json!({ "name": "b", "place": 2, "state": 2 });
+    for (set, expected) in [
+        ("name = 'b'", vec![("post.updated", json!({ "name": "a" }))]),
+        ("body = 'b'", vec![("post.updated", json!({}))]),
+        ("place = 2", vec![]),
+        ("note = 'b'", vec![]),
+        ("state = 2", vec![("post.state.updated", json!({ "state": 1 }))]),
+        (
+            "state = 3, place = 3, name = 'c'",
+            vec![("post.updated", all.clone()), ("post.state.updated", all)],
+        ),
+        ("body = 'c', place = 4", vec![("post.updated", json!({ "place": 3 }))]),
+    ] {
+        execute(&mut connection, &format!("update public.posts set {set}")).await;
+        let found = events(&mut connection).await;
+        let found: Vec<(&str, Value)> =
+            found.iter().map(|(kind, _, _, previous)| (kind.as_str(), previous.clone())).collect();
+        assert_eq!(found, expected, "{set}");
+    }
 }

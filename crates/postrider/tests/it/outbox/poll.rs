@@ -83,3 +83,37 @@ async fn without_a_claim_a_row_is_moved_once() {
     assert_eq!(count(&mut connection, "select count(*) from outbox where published_at is null").await, 0);
     reader.close().await.unwrap();
 }
+
+/// Rows go into the log in sets, by which nothing is lost, doubled or put out of order.
+#[tokio::test]
+async fn many_rows_are_moved_at_once_and_stay_in_order() {
+    for mode in [Mode::Poll, Mode::Trigger] {
+        let (_database, mut connection) = with_table(Preset::Plane).await;
+        let declared = Outbox { batch: 5000, ..declared(Preset::Plane, mode) };
+        insert(&mut connection, Preset::Plane, 1, "k").await;
+        // One of them is longer than a set may be.
+        execute(
+            &mut connection,
+            "insert into outbox (event_id, event_type, entity_id, payload, workspace_id, initiator_type, created_at)
+             select gen_random_uuid(), o.event_type, o.entity_id,
+                    jsonb_build_object('n', n, 'long', case when n = 2100 then repeat('x', 67108864) end), o.workspace_id, 'USER', now()
+             from outbox o, generate_series(2, 2101) n order by n",
+        )
+        .await;
+        outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+        if mode == Mode::Poll {
+            let mut keeper = keeper(&mut connection, &declared).await;
+            assert_eq!(keeper.work(&mut connection).await.unwrap().moved, 2101);
+        }
+        let in_order = "select count(*) from (
+                select o.id, row_number() over (order by e.seq) as place from postrider.events e join outbox o on o.event_id::text = e.source_id
+                join postrider.adopted a on a.lane = e.lane and a.seq = e.seq and a.event = e.id and a.source_id = e.source_id) e
+            where e.id = e.place";
+        assert_eq!(count(&mut connection, in_order).await, 2101, "{mode:?}");
+        assert_eq!(count(&mut connection, "select count(*) from postrider.events").await, 2101, "{mode:?}");
+        assert_eq!(
+            count(&mut connection, "select count(*) from outbox where claimed_at is not null").await,
+            2101
+        );
+    }
+}
