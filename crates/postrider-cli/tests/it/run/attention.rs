@@ -3,7 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
-use std::{fs, thread};
+use std::fs;
 
 use super::*;
 
