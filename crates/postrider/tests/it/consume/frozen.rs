@@ -22,7 +22,7 @@ async fn a_client_that_freezes_while_it_is_sent_rows_loses_its_lane() {
     )
     .await;
     let mut rows =
-        pin!(sqlx::query("select * from postrider.next_batch('c', 100, '1 second')").fetch(&mut frozen));
+        pin!(sqlx::query("select * from postrider.next_batch('c', 100, '5 seconds')").fetch(&mut frozen));
     assert!(rows.next().await.unwrap().is_ok());
     let is_free = "select exists (select from postrider.next_batch('c', 1))";
     assert!(!sqlx::query_scalar::<_, bool>(is_free).fetch_one(&mut connection).await.unwrap());

@@ -20,7 +20,12 @@ struct Refusing {
 fn messages() -> [Message; 2] {
     let event =
         br#"{"specversion":"1.0","id":"e1","source":"s","type":"order.paid","data":{"n":1}}"#.to_vec();
-    [b"torn".to_vec(), event].map(|body| Message { place: "orders".to_owned(), body, ..Message::default() })
+    [b"torn".to_vec(), event].map(|body| Message {
+        place: "orders".to_owned(),
+        content_type: Some("application/cloudevents+json".to_owned()),
+        body,
+        ..Message::default()
+    })
 }
 
 impl Source for Refusing {

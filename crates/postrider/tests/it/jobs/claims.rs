@@ -400,9 +400,7 @@ async fn the_rings_turn_and_nothing_is_lost_by_it() {
             .await
             .unwrap();
     assert_eq!((jobs, different), (800, 800));
-    for _ in 0..4 {
-        run(&mut connection, "select postrider.tend_jobs(1, 1)").await;
-    }
+    until(&mut connection, "select postrider.tend_jobs(1, 1) = 0").await;
     assert!(
         one::<i64>(&mut connection, "select count(*) from postrider.job_claims").await <= 1,
         "no more than the newest cursor is carried along"

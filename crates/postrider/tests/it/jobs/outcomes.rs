@@ -29,7 +29,7 @@ async fn outcomes_that_are_not_understood_are_refused() {
         (r#"finish_jobs(1, '[{"id": 1, "error": "a"}, {"id": 1, "error": "b"}]')"#, "Job 1 is named twice"),
         (r#"finish_jobs(1, '[{"id": 1, "error": "a"}]', done => array[1])"#, "Job 1 is named twice"),
         (r#"finish_jobs(1, '[{"id": 77, "error": "a"}]')"#, "job 77 is not one of claim 1"),
-        (r#"finish_jobs(1, done => array[1, 77])"#, "job 77 is not one of claim 1"),
+        ("finish_jobs(1, done => array[1, 77])", "job 77 is not one of claim 1"),
     ] {
         let statement = sqlx::AssertSqlSafe(format!("select postrider.{call}"));
         let error = sqlx::query(statement).execute(&mut connection).await.expect_err(call);
@@ -70,9 +70,9 @@ async fn of_two_that_finish_the_same_job_one_is_refused() {
         };
         tokio::time::timeout(PATIENCE, waits).await.expect("it neither waits nor ends");
         if commits {
-            tx.commit().await.unwrap()
+            tx.commit().await.unwrap();
         } else {
-            tx.rollback().await.unwrap()
+            tx.rollback().await.unwrap();
         }
         let (mut second, said) = other.await.unwrap();
         let ends: Vec<i64> = sqlx::query_scalar("select id from postrider.job_results order by id")
