@@ -167,6 +167,7 @@ async fn an_owner_adopts_rows_of_his_own_outbox_only() {
         let strange = recorder(&mut admin, "other.outbox", "adopt").await;
         let forged = format!("select {strange}('1', 'x', null, null, null, '{{}}', null, now(), true, null)");
         denied(&mut owner, &forged).await;
+        denied(&mut owner, &format!("select {strange}('{{}}'::postrider.adoptable[], true)")).await;
         let forged = "insert into postrider.misfits (outbox, rows, source_id, reason, found_by) values ('other.outbox', 1, '1', 'x', 'x')";
         denied(&mut owner, forged).await;
         drop_role(&mut admin, owner, &role).await;
