@@ -1,9 +1,9 @@
 //! Whatever a relay is busy with, signals are heard and the watchdog is fed.
 
+use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
-use std::fs;
 
 use super::*;
 
