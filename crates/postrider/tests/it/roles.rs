@@ -45,8 +45,9 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         | "dead_messages"
         | "dead_messages_number_seq" => ("", false),
         _ if relation.starts_with("job") => ("", false),
-        // The first two stand between the other views, and show which events there are.
+        // The first three stand between the other views, and show which events there are.
         "cursor_groups"
+        | "places"
         | "late"
         | "events"
         | "seq"
