@@ -3,7 +3,9 @@
 use std::env;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::value::RawValue;
 
 use crate::exit::Exit;
@@ -30,6 +32,19 @@ pub(crate) fn stream(text: &str) -> Result<bool, Failure> {
             Err(Failure::new(Exit::Failed, error))
         }
         Ok(()) => Ok(true),
+    }
+}
+
+/// Comes back when nobody reads the result any more: a pipe tells whoever asks, not only whoever writes.
+pub(crate) async fn unread() {
+    let stdout = io::stdout();
+    loop {
+        let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
+        let is_answered = rustix::event::poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok();
+        if is_answered && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 

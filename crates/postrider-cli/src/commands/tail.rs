@@ -16,8 +16,8 @@ use super::rights;
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::moment;
 use crate::steady::Steady;
+use crate::{moment, output};
 
 /// Show events as they are committed, until interrupted
 ///
@@ -69,7 +69,11 @@ impl Tail {
             return Ok(Exit::Fine);
         }
         loop {
-            let records = match follow.next(steady.connection()).await {
+            let next = tokio::select! {
+                next = follow.next(steady.connection()) => next,
+                () = output::unread() => return Ok(Exit::Fine),
+            };
+            let records = match next {
                 Ok(records) => records,
                 Err(error) => {
                     steady.mend(error).await?;

@@ -2,12 +2,34 @@
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{Child, ChildStderr, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
 
 use postrider_testkit::{Database, PostgresServer, Settings, Template, Version};
 use serde_json::{Value, json};
 
 use crate::support::{End, postrider_on};
 use crate::world::{ask, emit, installed, on, run};
+
+/// `postrider tail | head -1`, on a quiet day.
+#[tokio::test]
+async fn a_reader_that_goes_away_ends_it_although_nothing_comes() {
+    let database = installed().await;
+    emit(&database, "order.paid", "k").await;
+    let mut child =
+        postrider_on(&database.url(), &["tail", "--lines", "1"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("order.paid"));
+    drop(lines);
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_mins(1) {
+            child.kill().unwrap();
+            panic!("it goes on for nobody");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(child.wait().unwrap().success());
+}
 
 /// A tail at work; ended when dropped.
 struct Following {

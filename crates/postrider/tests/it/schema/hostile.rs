@@ -87,7 +87,7 @@ async fn fault_113_default_privileges_open_nothing_of_ours() {
          alter default privileges grant usage on schemas to {app}"
     );
     sqlx::raw_sql(AssertSqlSafe(give)).execute(&mut owner).await.unwrap();
-    let defaults = "select string_agg(d.defaclobjtype || ' ' || d.defaclacl::text, ', ' order by d.defaclobjtype) from pg_default_acl d";
+    let defaults = "select string_agg(concat_ws(' ', d.defaclobjtype, d.defaclacl), ', ' order by d.defaclobjtype) from pg_default_acl d";
     let opened = format!(
         "select o.name from (select 'schema', nspacl from pg_namespace where nspname = 'postrider'
              union all select relname::text, relacl from pg_class where relnamespace = 'postrider'::regnamespace
