@@ -1,5 +1,7 @@
 //! The sinks as the log knows them.
 
+use std::collections::HashMap;
+
 use postrider::log::error::Result as LogResult;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
@@ -18,15 +20,15 @@ pub(super) async fn examine(
     let Some(seen) = report.seen("sinks", gathered)? else {
         return Ok(());
     };
-    let lanes = lanes(connection).await;
-    let Some(lanes) = report.seen("cursors", lanes)? else {
+    let found = cursors_of(connection).await;
+    let Some((lanes, found)) = report.seen("cursors", found)? else {
         return Ok(());
     };
     if seen.sinks.is_empty() {
         report.ok("sinks", "none yet: the first `postrider run` creates them");
         return Ok(());
     }
-    cursors(&seen.sinks, lanes, report);
+    cursors(&seen.sinks, lanes, &found, report);
     carried(&seen.sinks, configured, report);
     said(&seen.sinks, report);
     trouble(&seen, report);
@@ -34,8 +36,8 @@ pub(super) async fn examine(
     Ok(())
 }
 
-fn cursors(sinks: &[Sink], lanes: usize, report: &mut Report) {
-    let incomplete = names(sinks, |sink| sink.lanes.len() != lanes);
+fn cursors(sinks: &[Sink], lanes: i32, found: &HashMap<String, i64>, report: &mut Report) {
+    let incomplete = names(sinks, |sink| found.get(&sink.delivery.sink) != Some(&lanes.into()));
     if incomplete.is_empty() {
         report.ok("cursors", format!("every sink has a cursor for each of {lanes} lanes"));
     } else {
@@ -227,7 +229,12 @@ fn names(sinks: &[Sink], wanted: impl Fn(&Sink) -> bool) -> Vec<String> {
     sinks.iter().filter(|sink| wanted(sink)).map(|sink| sink.delivery.sink.clone()).collect()
 }
 
-async fn lanes(connection: &mut PgConnection) -> LogResult<usize> {
-    let lanes: i32 = sqlx::query_scalar("select postrider.lanes()").fetch_one(connection).await?;
-    Ok(usize::try_from(lanes).unwrap_or_default())
+/// How many lanes there are, and of how many each sink has a cursor.
+async fn cursors_of(connection: &mut PgConnection) -> LogResult<(i32, HashMap<String, i64>)> {
+    let lanes = sqlx::query_scalar("select postrider.lanes()").fetch_one(&mut *connection).await?;
+    let found: Vec<(String, i64)> =
+        sqlx::query_as("select c.sink, count(*) from postrider.cursors c group by c.sink")
+            .fetch_all(connection)
+            .await?;
+    Ok((lanes, found.into_iter().collect()))
 }
