@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use postrider::log::{Reader, ReaderOptions, Start};
 use postrider::schema::{self, Install};
 use postrider_testkit::bench::print_facts;
@@ -130,8 +130,14 @@ impl Running {
 
     /// The next batch, or what ended the reader.
     pub(crate) async fn next(&mut self) -> Result<(Instant, usize)> {
-        let next = tokio::time::timeout(Duration::from_secs(30), self.batches.recv()).await;
-        next.context("no event came")?.context("the reader has ended")
+        match tokio::time::timeout(Duration::from_secs(30), self.batches.recv())
+            .await
+            .context("no event came")?
+        {
+            Some(batch) => Ok(batch),
+            None => Err((&mut self.task).await?.err().unwrap_or_else(|| anyhow!("nobody told it to")))
+                .context("the reader has ended"),
+        }
     }
 
     /// How many events have come since the last call.
