@@ -25,7 +25,12 @@ def greet(connection, payload):
 
 
 def work(connection, once):
+    tended = 0.0
     while True:
+        # Nobody takes over from others unless asked to; a Rust worker does it for all.
+        if time.monotonic() > tended + 5:
+            connection.execute("select postrider.reap_jobs(), postrider.tend_jobs()")
+            tended = time.monotonic()
         # Committed at once: these jobs are ours for the lease.
         jobs = connection.execute("select claim, id, payload from postrider.claim_jobs('default', 10, lease => '1 minute')").fetchall()
         for claim, job, payload in jobs:
@@ -35,16 +40,21 @@ def work(connection, once):
                     greet(connection, payload)
                     connection.execute("select postrider.finish_jobs(%s, done => array[%s]::bigint[])", [claim, job])
             except Exception as error:
-                failed = json.dumps([{"id": job, "error": str(error)}])
-                connection.execute("select postrider.finish_jobs(%s, %s, array[]::bigint[])", [claim, failed])
+                finish(connection, claim, json.dumps([{"id": job, "error": str(error)}]), [])
         for claim in {claim for claim, _, _ in jobs}:
-            connection.execute("select postrider.finish_jobs(%s)", [claim])
+            finish(connection, claim, None, None)
         if once and not jobs:
             return
         if not jobs:
-            # Nobody takes over from others unless asked to; a Rust worker does it for all.
-            connection.execute("select postrider.reap_jobs(), postrider.tend_jobs()")
             time.sleep(0.5)
+
+
+def finish(connection, claim, outcomes, done):
+    try:
+        connection.execute("select postrider.finish_jobs(%s, %s, %s::bigint[])", [claim, outcomes, done])
+    except psycopg.errors.ObjectNotInPrerequisiteState as late:
+        # Another worker has these jobs by now.
+        print(late, file=sys.stderr)
 
 
 with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:

@@ -35,7 +35,7 @@ with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as database:
                     database.execute(
                         "update totals set payments = payments + 1, amount = amount + %s", [event["data"]["amount"]]
                     )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, psycopg.DataError):
             channel.basic_reject(method.delivery_tag, requeue=False)  # to the dead letters
             continue
         channel.basic_ack(method.delivery_tag)  # after the commit, whether it was new or not

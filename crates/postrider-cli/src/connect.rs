@@ -162,7 +162,30 @@ fn check_variables() -> Result<(), Failure> {
     if env::var("PGSSLMODE").is_ok_and(|mode| mode.parse::<PgSslMode>().is_err()) {
         return wrong("PGSSLMODE", "disable, allow, prefer, require, verify-ca or verify-full");
     }
+    for name in ["PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY"] {
+        if let Ok(path) = env::var(name) {
+            check_file(&format!("the variable {name}"), &path)?;
+        }
+    }
     Ok(())
+}
+
+/// In URLs of databases: what the server's certificate is verified with, and what we show ourselves.
+const FILES: &[&str] =
+    &["ssl-ca", "ssl-cert", "ssl-key", "ssl-root-cert", "sslcert", "sslkey", "sslrootcert"];
+
+/// sqlx says of a file that is not there that there is no such file, and not which one.
+fn check_file(named_by: &str, path: &str) -> Result<(), Failure> {
+    // The text itself in place of a path to it, or a path that is written with %.
+    if path.is_empty() || path.trim_start().starts_with("-----BEGIN") || path.contains('%') {
+        return Ok(());
+    }
+    match std::fs::File::open(path) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::configuration(format!(
+            "{named_by} names the file {path}, which cannot be read: {error}; put it there, or name the one that is meant"
+        ))),
+    }
 }
 
 /// Whether a URL says by itself where the database is: what libpq would take from a service file is what the URL leaves out.
@@ -195,7 +218,10 @@ fn checked(url: &str) -> Result<(String, Vec<&str>), Failure> {
     let mut kept = Vec::new();
     let mut ignored = Vec::new();
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-        let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        if FILES.contains(&name) {
+            check_file(&format!("{name} in the database URL"), value)?;
+        }
         if UNDERSTOOD.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B") {
             kept.push(parameter);
         } else if IGNORED.contains(&name) {
@@ -286,6 +312,16 @@ mod tests {
             "db",
         ] {
             assert!(!is_complete(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_there_is_named() {
+        for name in FILES {
+            let refused = checked(&format!("postgres://h/db?{name}=/no/such.pem")).unwrap_err().to_string();
+            assert!(refused.contains(name) && refused.contains("/no/such.pem"), "{refused}");
+            checked(&format!("postgres://h/db?{name}=-----BEGIN CERTIFICATE-----")).unwrap();
+            checked(&format!("postgres://h/db?{name}=/dev/null")).unwrap();
         }
     }
 

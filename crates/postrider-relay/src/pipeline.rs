@@ -71,6 +71,8 @@ struct Pipeline {
     telemetry: Telemetry,
     stop: watch::Receiver<Stop>,
     window: Window,
+    /// Lanes that others are to have: nothing is begun in them.
+    retiring: Vec<i16>,
     held: HeldKeys,
     /// `None` while a delivery is on its way with it.
     outlet: Option<Outlet>,
@@ -108,6 +110,7 @@ impl Pipeline {
     async fn run(&mut self) -> log::error::Result<()> {
         loop {
             self.forget_lost();
+            self.give_way();
             self.leave_to_others();
             self.get_over_trouble();
             self.get_over_failures();
@@ -136,7 +139,8 @@ impl Pipeline {
     }
 
     async fn wait(&mut self) -> Happened {
-        let wants_more = !self.is_draining() && self.window.unsent() < self.settings.max_batch as usize;
+        let unsent = self.window.unsent() - self.window.unsent_in(&self.retiring);
+        let wants_more = !self.is_draining() && unsent < self.settings.max_batch as usize;
         let next_turn = self.next_turn().into();
         let happened = tokio::select! {
             // What frees the window goes before what fills it.
@@ -188,6 +192,18 @@ impl Pipeline {
             |record, refused| remembered.add(Which::of(record), Past::of(refused)),
         );
         self.on_forgotten(&keys);
+    }
+
+    /// Others are to have some lanes. What was read of them and not sent is theirs to send, however much it is and however slow the sink:
+    /// it is enough that what was sent is settled. One look at them decides both what is given back and what is not sent.
+    fn give_way(&mut self) {
+        self.retiring = self.reader.retiring();
+        let sending = self.sending.as_ref().map(|sending| &sending.lanes);
+        let is_begun =
+            |lane: i16| self.window.is_owing(lane) || sending.is_some_and(|lanes| lanes.contains(&lane));
+        let mut lanes = self.reader.tenures();
+        lanes.retain(|lane, _| self.retiring.contains(lane) && !is_begun(*lane));
+        self.reader.give_back(lanes);
     }
 
     /// Of a sink that only one relay can have open, who has no lanes any more must not keep it from who has them now.

@@ -110,7 +110,7 @@ impl Default for LogSettings {
             max_slot_size: None,
             max_log_size: None,
             lease: Duration::from_secs(5),
-            idle: (Duration::from_millis(1), Duration::from_secs(2)),
+            idle: (Duration::from_micros(500), Duration::from_secs(2)),
             hint: Hint::default(),
             sweep: Duration::from_mins(1),
             patience: Duration::from_secs(20),

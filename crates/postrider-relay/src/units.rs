@@ -16,9 +16,17 @@ pub struct Span(pub Duration);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-const SPANS: &[(&str, u64)] =
-    &[("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
-const SIZES: &[(&str, u64)] = &[
+/// In microseconds.
+const SPANS: &[(&str, u128)] = &[
+    ("us", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("m", 60_000_000),
+    ("h", 3_600_000_000),
+    ("d", 86_400_000_000),
+    ("w", 604_800_000_000),
+];
+const SIZES: &[(&str, u128)] = &[
     ("B", 1),
     ("kB", 1_000),
     ("KB", 1_000),
@@ -35,8 +43,8 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        scaled(text, SPANS).map(|millis| Self(Duration::from_millis(millis))).ok_or_else(|| {
-            format!("{text:?} is no duration; write a whole number with ms, s, m, h, d or w, such as 5s")
+        scaled(text, SPANS).and_then(of_micros).map(Self).ok_or_else(|| {
+            format!("{text:?} is no duration; write a whole number with us, ms, s, m, h, d or w, such as 5s")
         })
     }
 }
@@ -45,7 +53,7 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        scaled(text, SIZES).map(Self).ok_or_else(|| {
+        scaled(text, SIZES).and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or_else(|| {
             format!(
                 "{text:?} is no size; write a whole number with B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 500MB"
             )
@@ -54,29 +62,39 @@ impl FromStr for Size {
 }
 
 /// A whole number and one of the units.
-fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+fn scaled(text: &str, units: &[(&str, u128)]) -> Option<u128> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let (_, scale) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
-    number.parse::<u64>().ok()?.checked_mul(*scale)
+    number.parse::<u128>().ok()?.checked_mul(*scale)
+}
+
+/// As many milliseconds as there is a number for: in microseconds that would be too few for what people write for "never".
+fn of_micros(micros: u128) -> Option<Duration> {
+    let (millis, rest) = (u64::try_from(micros / 1_000).ok()?, u32::try_from(micros % 1_000).ok()?);
+    Some(Duration::from_millis(millis) + Duration::from_micros(rest.into()))
 }
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        let micros = self.0.as_micros();
+        // Nobody counts the microseconds of ten milliseconds, and nothing at all is 0ms.
+        if micros < 10_000 && !micros.is_multiple_of(1_000) {
+            return write!(f, "{micros}us");
+        }
         // Weeks are read, but people who write 7d want to see 7d.
-        largest(f, millis, &SPANS[..5])
+        largest(f, micros / 1_000 * 1_000, &SPANS[1..6])
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        largest(f, self.0, SIZES)
+        largest(f, self.0.into(), SIZES)
     }
 }
 
 /// In the largest unit that leaves no rest.
-fn largest(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
+fn largest(f: &mut fmt::Formatter<'_>, number: u128, units: &[(&str, u128)]) -> fmt::Result {
     let best = units
         .iter()
         .filter(|(_, scale)| number >= *scale && number.is_multiple_of(*scale))
@@ -111,7 +129,7 @@ macro_rules! as_text {
     };
 }
 
-as_text!(Span, r"^[0-9]+ *(ms|s|m|h|d|w)$", "A duration: a whole number with ms, s, m, h, d or w");
+as_text!(Span, r"^[0-9]+ *(us|ms|s|m|h|d|w)$", "A duration: a whole number with us, ms, s, m, h, d or w");
 as_text!(
     Size,
     r"^[0-9]+ *(B|[kKMGT]B|[KMGT]iB)$",
@@ -124,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_is_read() {
-        for text in ["5ms", "2s", "90s", "10m", "7d", "14d", "0ms"] {
+        for text in ["500us", "1500us", "5ms", "2s", "90s", "10m", "7d", "14d", "0ms", "700000000d"] {
             assert_eq!(text.parse::<Span>().map(|span| span.to_string()), Ok(text.to_owned()));
         }
         for text in ["1B", "500MB", "16MiB", "1GB"] {

@@ -84,7 +84,7 @@ impl Process {
             child.signal(Signal::KILL)?;
         }
         for process in children.into_iter().chain([self]) {
-            process.wait_gone(Duration::from_secs(10))?;
+            process.wait_gone(Duration::from_mins(1))?;
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Process {
         self.signal(Signal::STOP)?;
         let start = Instant::now();
         while self.is_alive() && !self.has_stopped() {
-            if start.elapsed() > Duration::from_secs(10) {
+            if start.elapsed() > Duration::from_mins(1) {
                 bail!("process {} has not stopped after {:?}", self.pid, start.elapsed());
             }
             std::thread::sleep(POLL);

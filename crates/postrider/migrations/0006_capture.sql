@@ -24,6 +24,8 @@ alter table postrider.capture_failures add column if not exists origin text;
 alter table postrider.capture_failures add column if not exists parent_row json;
 alter table postrider.capture_failures add column if not exists parent_relid oid;
 alter table postrider.capture_failures add column if not exists parent_columns json;
+-- Whose trigger has kept it.
+alter table postrider.capture_failures add column if not exists kept_by name default current_user;
 create index if not exists capture_failures_key on postrider.capture_failures (relation, (coalesce(left(key, 256), '')));
 create index if not exists capture_failures_relid on postrider.capture_failures (relid, (coalesce(left(key, 256), '')));
 
@@ -34,11 +36,21 @@ create or replace function postrider.here() returns text
 $$;
 alter table postrider.capture_failures alter column origin set default postrider.here();
 
--- The table that a write was kept of: also under another name, as long as it is there; after a restore the one of its name.
-create or replace function postrider.kept_table(relation text, relid oid, origin text, here text) returns oid
+-- Whether a role could have kept something of a table: it is its owner, or that of one that it is a partition of, or a member of him.
+create or replace function postrider.keeps_for(keeper name, relation oid) returns boolean
+    language sql stable
+    return exists (
+        select from pg_roles r
+        join pg_class c on c.oid = relation or c.oid in (select a.relid from pg_partition_ancestors(relation) a)
+        where r.rolname = keeper and pg_has_role(r.oid, c.relowner, 'member'));
+
+drop function if exists postrider.kept_table(text, oid, text, text);
+-- The table that a write was kept of: also under another name, as long as it is there; after a restore the one of its name. Not one that
+-- somebody else has made under the name of a table that is gone.
+create or replace function postrider.kept_table(relation text, relid oid, origin text, kept_by name, here text) returns oid
     language sql stable as $$
-    select case when origin operator(pg_catalog.=) here and exists (select from pg_catalog.pg_class c where c.oid operator(pg_catalog.=) kept_table.relid)
-                then relid else pg_catalog.to_regclass(relation)::pg_catalog.oid end
+    select case when origin operator(pg_catalog.=) here and exists (select from pg_catalog.pg_class c where c.oid operator(pg_catalog.=) kept_table.relid) then relid
+                when postrider.keeps_for(kept_by, pg_catalog.to_regclass(relation)::pg_catalog.oid) then pg_catalog.to_regclass(relation)::pg_catalog.oid end
 $$;
 
 -- As far as this one has come, nothing is kept any more: triggers compare it with that of the failures, and look no further while it is
@@ -58,9 +70,9 @@ create table if not exists postrider.departed (
 );
 
 -- For the trigger of a parent, which makes the row's JSON with the rights of the parent's owner: a type may bring a cast along. One
--- that came again and went again is the last one. Row security asks whose trigger it is.
+-- that came again and went again is the last one. Row security asks whose trigger it is, whatever the writing session has set.
 create or replace function postrider.keep_departed(relation oid, field text, key text, departed json) returns void
-    language sql volatile set search_path = pg_catalog, pg_temp as $$
+    language sql volatile set search_path = pg_catalog, pg_temp set row_security = on as $$
     insert into postrider.departed (relation, field, key, departed)
     select coalesce(pg_partition_root(keep_departed.relation), keep_departed.relation), keep_departed.field, keep_departed.key, keep_departed.departed
     where keep_departed.key is not null
@@ -76,9 +88,10 @@ end
 $$;
 
 -- Whether a TRUNCATE means this table of a tree, and not one above it: then its trigger fires behind that one's, which has left a
--- mark. With the file that the table was in, which is another after a TRUNCATE: a mark that is left over counts for nothing.
+-- mark. With the file that the table was in, which is another after a TRUNCATE: a mark that is left over counts for nothing. With the
+-- rights of who calls it: row security lets the owner of the tree alone leave one, or others could hide a TRUNCATE.
 create or replace function postrider.is_truncated_alone(truncated oid, root oid) returns boolean
-    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    language plpgsql volatile set search_path = pg_catalog, pg_temp set row_security = on as $$
 begin
     -- Detached since.
     if not exists (select from pg_partition_ancestors(truncated) a where a.relid = root) then
@@ -110,7 +123,8 @@ create or replace function postrider.base_type(type oid) returns oid
 $$;
 
 -- A row as JSON of which the same row can be made again. A type that brings a cast to json along (hstore), be it inside an array or a
--- composite, does not take what comes out of that: of such a row every value is told by its text, which every type takes.
+-- composite, does not take what comes out of that, nor does an array of documents, which takes a list in it for one of its own: of such
+-- a row every value is told by its text, which every type takes.
 create or replace function postrider.row_json(captured record, relation oid) returns json
     language plpgsql stable strict set search_path = pg_catalog, pg_temp set timezone = 'UTC' set intervalstyle = 'iso_8601'
     set extra_float_digits = 1 set bytea_output = 'hex' set datestyle = 'ISO, MDY' as $$
@@ -118,17 +132,21 @@ declare
     whole text;
     texts text[];
 begin
-    -- The server looks for such a cast only of types that are not its own, which have higher numbers. Most databases have none.
-    if not exists (select from pg_cast c where c.casttarget = 'json'::regtype and c.castmethod = 'f' and c.castsource >= 16384) or not exists (
+    -- The server looks for such a cast only of types that are not its own, which have higher numbers.
+    if not exists (
         with recursive inside (type) as (
-            select a.atttypid from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped and a.atttypid >= 16384
+            select a.atttypid from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped
+              and (a.atttypid >= 16384 or a.atttypid in ('json[]'::regtype, 'jsonb[]'::regtype))
             union
             select f.type from inside i join pg_type t on t.oid = i.type
             cross join lateral (
                 select t.typbasetype union all select t.typelem
                 union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) f (type)
-            where f.type >= 16384)
-        select from inside i join pg_cast c on c.castsource = i.type and c.casttarget = 'json'::regtype and c.castmethod = 'f') then
+            where f.type >= 16384 or f.type in ('json[]'::regtype, 'jsonb[]'::regtype))
+        select from inside i
+        where exists (select from pg_cast c where c.castsource = i.type and c.casttarget = 'json'::regtype and c.castmethod = 'f')
+           or exists (select from pg_type t join pg_type e on e.oid = t.typelem
+                      where t.oid = i.type and (e.oid in ('json'::regtype, 'jsonb'::regtype) or e.typbasetype in ('json'::regtype, 'jsonb'::regtype)))) then
         return to_json(captured);
     end if;
     -- (1,"a ""b"" c",): what stands between quotes has quotes and backslashes twice, and nothing at all is null.
@@ -214,10 +232,11 @@ create or replace function postrider.captured_headers(type text, headers json) r
 
 drop function if exists postrider.record_failure(oid, text, json, json, json, text, text);
 drop function if exists postrider.record_failure(oid, text, json, json, json, text, text, text);
--- With the rights of who calls it: row security asks whose table it is.
+-- With the rights of who calls it: row security asks whose table it is, whatever the writing session has set; nor has that a say in how
+-- the table's name is written.
 create or replace function postrider.record_failure(relation oid, operation text, old_row json, new_row json, context json, state text, message text,
     key text default null, parent_row json default null, parent oid default null) returns void
-    language sql volatile set search_path = pg_catalog, pg_temp as $$
+    language sql volatile set search_path = pg_catalog, pg_temp set row_security = on set quote_all_identifiers = off as $$
     insert into postrider.capture_failures
         (relation, operation, old_row, new_row, context, sqlstate, message, key, relid, columns, parent_row, parent_relid, parent_columns)
     values (relation::regclass::text, operation, old_row, new_row, context, state, message, key, relation,
@@ -237,11 +256,11 @@ create or replace function postrider.waits_behind(relation oid, key text) return
     select exists (
         select from tables t cross join keys k
         join postrider.capture_failures f on f.relation = t.name and coalesce(left(f.key, 256), '') = k.key
-        where postrider.kept_table(f.relation, f.relid, f.origin, (select postrider.here())) = t.relid
+        where postrider.kept_table(f.relation, f.relid, f.origin, f.kept_by, (select postrider.here())) = t.relid
         union all
         select from tables t cross join keys k
         join postrider.capture_failures f on f.relid = t.relid and coalesce(left(f.key, 256), '') = k.key
-        where postrider.kept_table(f.relation, f.relid, f.origin, (select postrider.here())) = t.relid)
+        where postrider.kept_table(f.relation, f.relid, f.origin, f.kept_by, (select postrider.here())) = t.relid)
 $$;
 
 -- A row that was kept, under the names that its columns have now.
@@ -275,7 +294,7 @@ create or replace function postrider.has_failures(relation oid) returns boolean
     language sql stable set search_path = pg_catalog, pg_temp as $$
     select exists (
         select from postrider.capture_failures f
-        where postrider.kept_table(f.relation, f.relid, f.origin, (select postrider.here())) in (select has_failures.relation union all select t.relid from pg_partition_tree(has_failures.relation) t))
+        where postrider.kept_table(f.relation, f.relid, f.origin, f.kept_by, (select postrider.here())) in (select has_failures.relation union all select t.relid from pg_partition_tree(has_failures.relation) t))
 $$;
 
 -- What waits for `postrider recapture`, by table. Nothing of the rows.
@@ -330,3 +349,7 @@ create table if not exists postrider.backfills (
     finished_at timestamptz,
     primary key (relation, condition)
 );
+-- Of that table of this database: one that is made under its name later is walked from its beginning.
+alter table postrider.backfills add column if not exists relid oid;
+alter table postrider.backfills add column if not exists origin text;
+alter table postrider.backfills alter column origin set default postrider.here();

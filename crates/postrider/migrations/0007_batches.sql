@@ -1,6 +1,7 @@
 -- Batches of the log: fetched, worked on and finished in one transaction. See 0007_consume.sql.
 
--- The open batch of this transaction; complains if it is not this one.
+-- The open batch of this transaction; complains if it is not this one. It is a setting, which whoever may call these functions can also make up: what it
+-- names is looked for among what is the consumer's own, and nowhere else.
 create or replace function postrider.open_batch(consumer text, token text) returns jsonb
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -195,7 +196,7 @@ begin
     end if;
     if batch ->> 'parked' is not null then
         with gone as (
-            delete from postrider.parked p where p.place = (batch ->> 'parked')::bigint and p.state = 'waiting' returning p.id)
+            delete from postrider.parked p where p.place = (batch ->> 'parked')::bigint and p.sink = number and p.state = 'waiting' returning p.id)
         insert into postrider.unparked (sink, destination, id, fate) select number, '', g.id, 'delivered' from gone g
         on conflict on constraint unparked_pkey do update set fate = excluded.fate, ended_at = excluded.ended_at;
     else
@@ -243,7 +244,7 @@ begin
     if batch ->> 'parked' is not null then
         update postrider.parked p set state = 'dead', attempts = (batch ->> 'tries')::integer + was_tried::integer, kind = 'handler', reason = words, next_attempt_at = null,
             history = p.history || jsonb_build_object('at', clock_timestamp(), 'kind', 'handler', 'reason', words)
-        where p.place = (batch ->> 'parked')::bigint;
+        where p.place = (batch ->> 'parked')::bigint and p.sink = number;
         return;
     end if;
     insert into postrider.parked (sink, id, lane, seq, source_id, type, entity, key, tenant, payload, headers, created_at, state, attempts, kind, reason, history)

@@ -17,11 +17,11 @@ create or replace function postrider.named(relation text) returns oid
             join pg_namespace n on n.nspname = p.part[1]
             join pg_class c on c.relnamespace = n.oid and c.relname = p.part[2]);
 
--- Whether what is kept is of a table of theirs; of one that is gone, whether they have kept it.
+-- Whether what is kept is of a table of theirs; of one that is gone, whether they have kept it, whoever has a table of its name now.
 create or replace function postrider.owns_kept(relation text, relid oid, origin text, kept_by name) returns boolean
     language sql stable
     return case when origin = postrider.here() and exists (select from pg_class c where c.oid = relid) then postrider.owns(relid)
-                when postrider.named(relation) is not null then postrider.owns(postrider.named(relation))
+                when postrider.keeps_for(kept_by, postrider.named(relation)) then postrider.owns(postrider.named(relation))
                 else exists (select from pg_roles r where r.rolname = kept_by and pg_has_role(r.oid, 'usage')) end;
 
 -- Whether they own a parent, or have the trigger there that remembers its rows.
@@ -31,8 +31,6 @@ create or replace function postrider.remembers(relation oid) returns boolean
         select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
         where t.tgname = '00_postrider_departed' and pg_has_role(p.proowner, 'usage')
           and t.tgrelid in (select relation union all select t.relid from pg_partition_tree(relation) t));
-
-alter table postrider.capture_failures add column if not exists kept_by name default current_user;
 
 -- What a table's owner may record: of a captured table {"entity": ..., "types": [...]}, the types null where each row says its own; of an outbox {"outbox": ...}.
 create table if not exists postrider.recorders (
@@ -66,6 +64,8 @@ begin
     end loop;
 end
 $install$;
+-- Of a table that is there: the number of one that somebody else will make could be guessed.
+alter policy own on postrider.backfills with check (postrider.owns(postrider.named(relation)) and postrider.owns(relid));
 alter table postrider.capture_failures enable row level security;
 drop policy if exists keep on postrider.capture_failures;
 -- By its name too: that is what counts when the table is gone, or after a restore.

@@ -51,9 +51,13 @@ create table if not exists postrider.inbox_slots (
 -- In this transaction the server gives a client up that takes nothing of what it is sent for so long. Without, one that freezes while it is sent rows keeps its
 -- locks for ever: no other timeout counts while the server writes. Where it is Linux: others know no such option, and would say so in the log each time.
 create or replace function postrider.give_up_on_deaf_clients(milliseconds integer) returns void
-    language sql volatile set search_path = pg_catalog, pg_temp as $$
-    select set_config('tcp_user_timeout', give_up_on_deaf_clients.milliseconds::text, true)
-    where current_setting('tcp_user_timeout')::integer not between 1 and give_up_on_deaf_clients.milliseconds and version() like '%linux%'
+    language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+    -- Not in SQL, which would be planned with every claim, for 0.1 ms.
+    if current_setting('tcp_user_timeout')::integer not between 1 and give_up_on_deaf_clients.milliseconds and version() like '%linux%' then
+        perform set_config('tcp_user_timeout', give_up_on_deaf_clients.milliseconds::text, true);
+    end if;
+end
 $$;
 
 -- Every complaint of first_time. Never returns.
@@ -194,6 +198,13 @@ begin
     perform setval('postrider.inbox_phase', phase + 1);
     return 'emptied';
 end
+$$;
+
+-- For how many seconds every id is remembered at least.
+create or replace function postrider.inbox_retention() returns double precision
+    language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(max(greatest(extract(epoch from r.retention), extract(epoch from r.log_retention))), 14 * 86400)::double precision
+    from postrider.inbox_ring r
 $$;
 
 -- What operators see of it.

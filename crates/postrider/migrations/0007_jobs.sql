@@ -201,7 +201,7 @@ create table if not exists postrider.job_queues (
     -- For how long it is kept how a job ended; zero: not at all.
     keep_results  interval not null default '1 day' check (keep_results >= interval '0'),
     first_backoff interval not null default '1 second' check (first_backoff > interval '0'),
-    max_backoff   interval not null default '1 hour'
+    max_backoff   interval not null default '1 hour' check (max_backoff > interval '0')
 );
 
 create table if not exists postrider.job_workers (

@@ -59,6 +59,21 @@ create or replace function postrider.declare_cron(
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
+    if declare_cron.name is null or declare_cron.name = '' or declare_cron.expression is null or declare_cron.missed is null
+       or declare_cron.missed not in ('skip', 'last', 'all') then
+        raise exception using errcode = '22023', message = format('postrider: schedule %L cannot be kept', declare_cron.name),
+            detail = format('expression %L, missed %L. It was not changed.', declare_cron.expression, declare_cron.missed),
+            hint = 'It has a name, the five fields of cron, and for missed ticks ''skip'', ''last'' or ''all''.';
+    end if;
+    -- What enqueue would refuse is refused now, and not with every tick.
+    if declare_cron.kind is null or declare_cron.kind = '' or octet_length(declare_cron.kind) > 255
+       or declare_cron.queue is null or declare_cron.queue = '' or octet_length(declare_cron.queue) > 255
+       or declare_cron.payload is null or octet_length(declare_cron.payload::text) > postrider.max_payload()
+       or declare_cron.priority is null or declare_cron.priority not between -32768 and 32767
+       or declare_cron.max_attempts is null or declare_cron.max_attempts not between 1 and 1000 then
+        perform postrider.refuse_job(declare_cron.kind, octet_length(declare_cron.payload::text), declare_cron.queue, declare_cron.priority, null,
+            declare_cron.max_attempts, null, format(' (schedule %L)', left(declare_cron.name, 80)));
+    end if;
     if not exists (select from pg_timezone_names z where z.name = declare_cron.time_zone) then
         raise exception using errcode = '22023', message = format('postrider: there is no time zone %L', declare_cron.time_zone),
             detail = format('Schedule %L was not changed.', declare_cron.name), hint = 'See pg_timezone_names, for example ''Europe/Berlin''.';
@@ -101,7 +116,7 @@ begin
         job := postrider.enqueue(c.kind, c.payload, queue => c.queue, priority => c.priority::integer, max_attempts => c.max_attempts::integer);
     end loop;
     update postrider.job_crons l set
-        -- Where clocks are set back, a local time comes twice: the ticks of that hour are those of its first pass.
+        -- Where clocks are set back, a local time comes twice: the server takes the second, and the ticks of that hour come then.
         next_at = greatest(tick_cron.next at time zone c.time_zone, tick_cron.expected + interval '1 second'),
         last_tick = coalesce(tick_cron.ticks[cardinality(tick_cron.ticks)] at time zone c.time_zone, l.last_tick), last_job = coalesce(job, l.last_job)
     where l.name = tick_cron.name;

@@ -1,8 +1,10 @@
 -- Writing jobs: enqueue and enqueue_many, in the caller's transaction.
 
+-- Of before: it knew nothing of unique_for.
+drop function if exists postrider.refuse_job(text, bigint, text, integer, text, integer, text, text, timestamptz);
 create or replace function postrider.refuse_job(
     kind text, payload_bytes bigint, queue text, priority integer, unique_key text, max_attempts integer, key text, place text default '',
-    run_at timestamptz default null
+    run_at timestamptz default null, unique_for interval default null
 ) returns void
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -44,6 +46,14 @@ begin
     if run_at < '0001-01-01+00' or run_at >= '10000-01-01+00' then
         raise exception using errcode = '22008', message = format('postrider: job %L cannot run at %s%s', left(kind, 80), run_at, place),
             detail = 'Times go from the year 1 to the year 9999. Nothing was written.', hint = 'Leave it out to run at once; a job that nobody wants to run is not enqueued.';
+    end if;
+    if unique_for is not null and unique_key is null then
+        raise exception using errcode = '22023', message = format('postrider: job %L has a unique_for and no unique_key%s', left(kind, 80), place),
+            detail = 'Nothing would be unique. Nothing was written.', hint = 'Name the key too, or leave unique_for out.';
+    end if;
+    if unique_for < interval '0' or unique_for > interval '1000 years' then
+        raise exception using errcode = '22008', message = format('postrider: job %L cannot be unique for %s%s', left(kind, 80), unique_for, place),
+            detail = 'The time goes from nothing to 1000 years. Nothing was written.', hint = 'Leave it out to keep the unique key until the job has ended.';
     end if;
     raise exception using errcode = '22023', message = format('postrider: job %L cannot have %s attempts%s', left(kind, 80), max_attempts, place),
         detail = 'max_attempts goes from 1 to 1000. Nothing was written.', hint = 'Leave it out for 25; 1 tries once.';
@@ -129,8 +139,10 @@ begin
                    or payload is null or octet_length(payload::text) > postrider.max_payload()
                    or priority is null or priority not between -32768 and 32767 or max_attempts is null or max_attempts not between 1 and 1000
                    or key = '' or octet_length(key) > 1024 or unique_key = '' or octet_length(unique_key) > 1024
-                   or run_at < '0001-01-01+00' or run_at >= '10000-01-01+00' then
-                    perform postrider.refuse_job(kind, octet_length(payload::text), queue, priority, unique_key, max_attempts, key, run_at => run_at);
+                   or run_at < '0001-01-01+00' or run_at >= '10000-01-01+00'
+                   or unique_for is not null and (unique_key is null or unique_for not between interval '0' and interval '1000 years') then
+                    perform postrider.refuse_job(kind, octet_length(payload::text), queue, priority, unique_key, max_attempts, key, run_at => run_at,
+                        unique_for => unique_for);
                 end if;%2$s
                 if unique_key is not null then
                     owner := postrider.take_unique_key(queue, unique_key, id, unique_for);
@@ -168,15 +180,30 @@ create or replace function postrider.enqueue_many(jobs json) returns setof bigin
 #variable_conflict use_column
 declare
     job record;
+    bad record;
 begin
     if jobs is null or json_typeof(jobs) <> 'array' then
         raise exception using errcode = '22023', message = 'postrider: enqueue_many takes a JSON array of jobs',
             detail = format('It was given %s. Nothing was written.', coalesce('a JSON ' || json_typeof(jobs), 'null')),
             hint = 'For example ''[{"kind": "email.send", "payload": {"to": 7}}]''.';
     end if;
+    -- A word that nobody reads must not make two jobs of one that was to be unique, or run one now that was to run tomorrow.
+    select f.place, f.kind, f.field into bad
+    from (
+        select e.place, json_typeof(e.job) as kind,
+               json_object_keys(case when json_typeof(e.job) = 'object' then e.job else '{"": null}' end) as field
+        from json_array_elements(enqueue_many.jobs) with ordinality as e (job, place)) f
+    where f.field not in ('kind', 'payload', 'queue', 'priority', 'run_at', 'unique_key', 'max_attempts', 'key', 'unique_for')
+    order by f.place limit 1;
+    if bad.place is not null then
+        raise exception using errcode = '22023', message = format('postrider: job %s of enqueue_many is not a job', bad.place),
+            detail = case when bad.kind <> 'object' then format('It is a JSON %s. Nothing was written.', bad.kind)
+                          else format('It has the unknown field %s. Nothing was written.', to_json(bad.field)) end,
+            hint = 'The fields of a job are kind, payload, queue, priority, run_at, unique_key, max_attempts, key and unique_for.';
+    end if;
     if exists (
-        select from json_to_recordset(enqueue_many.jobs) as j (unique_key text, key text, run_at timestamptz)
-        where j.unique_key is not null or j.key is not null or j.run_at > now() or j.run_at = '-infinity')
+        select from json_to_recordset(enqueue_many.jobs) as j (unique_key text, key text, run_at timestamptz, unique_for text)
+        where j.unique_key is not null or j.unique_for is not null or j.key is not null or j.run_at > now() or j.run_at = '-infinity')
     then
         for job in
             select j.*, j.job -> 'payload' as body from rows from (
@@ -218,4 +245,19 @@ $$;
 create or replace function postrider.enqueue_many(jobs jsonb) returns setof bigint
     language sql volatile as 'select postrider.enqueue_many(jobs::pg_catalog.json)';
 create or replace function postrider.enqueue_many(jobs text) returns setof bigint
-    language sql volatile as 'select postrider.enqueue_many(jobs::pg_catalog.json)';
+    language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+    parsed json;
+    reason text;
+begin
+    begin
+        parsed := enqueue_many.jobs::json;
+    exception when invalid_text_representation or untranslatable_character then
+        get stacked diagnostics reason = pg_exception_detail;
+        raise exception using errcode = '22P02', message = 'postrider: the argument of enqueue_many is not JSON',
+            detail = format('%s. Nothing was written.', rtrim(coalesce(nullif(reason, ''), 'It cannot be parsed'), '.')),
+            hint = 'Pass one JSON array: ''[{"kind": "email.send", "payload": {"to": 7}}]''.';
+    end;
+    return query select postrider.enqueue_many(parsed);
+end
+$$;

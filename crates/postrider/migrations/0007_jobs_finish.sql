@@ -64,7 +64,7 @@ $$;
 -- comes back late and the one who takes over from it only one can succeed.
 create or replace function postrider.settle_jobs(claim bigint, outcomes json default null, done bigint[] default null) returns text
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-    set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+    set jit = off set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     held     postrider.job_claims;
@@ -73,6 +73,7 @@ declare
     found_in bigint[];
     stranger bigint;
     released integer;
+    written  smallint;
 begin
     perform postrider.refuse_snapshot('finished');
     if settle_jobs.outcomes is not null then
@@ -89,13 +90,32 @@ begin
         return format('claim %s is not held any more', settle_jobs.claim);
     end if;
     select q.* into settings from postrider.job_queues q where q.queue = held.queue;
+    -- The slot of the results, once and not for every row.
+    written := (coalesce(pg_sequence_last_value('postrider.job_result_slot'), 0) & 7)::smallint;
     -- The usual case needs nothing of what follows.
     if settle_jobs.done is null and settle_jobs.outcomes is null and held.is_plain then
         if settings.keep_results > interval '0' then
             insert into postrider.job_results (slot, id, queue, kind, state, attempt, worker, created_at, claimed_at)
-            select coalesce(pg_sequence_last_value('postrider.job_result_slot'), 0) & 7, j.id, j.queue, j.kind, 'done', j.attempt, held.worker,
-                   j.created_at, held.claimed_at
-            from postrider.unfinished_jobs(settle_jobs.claim) j;
+            -- As unfinished_jobs reads them, in place: it would store and copy them, payloads and all, and 1000 took 3.5 ms in place of 2.5.
+            select written, j.id, held.queue, j.kind, 'done', j.attempt, held.worker, j.created_at, held.claimed_at
+            from (
+                select j.* from (
+                    select w.xid from pg_snapshot_xip(held.seen) as w (xid)
+                    where w.xid >= held.after_xid and pg_visible_in_snapshot(w.xid, held.target)) w
+                cross join lateral (
+                    select j.id, j.kind, j.attempt, j.created_at from postrider.jobs j
+                    where j.queue = held.queue and j.priority = held.priority and j.xid = w.xid
+                      and (j.xid, j.id) > (held.after_xid, held.after_id) and (j.xid, j.id) <= (held.upto_xid, held.upto_id)
+                    order by j.queue, j.priority, j.xid, j.id limit held.jobs) j
+                union all
+                (select j.id, j.kind, j.attempt, j.created_at from postrider.jobs j
+                where j.queue = held.queue and j.priority = held.priority and j.xid >= pg_snapshot_xmax(held.seen)
+                  and (j.xid, j.id) > (held.after_xid, held.after_id) and (j.xid, j.id) <= (held.upto_xid, held.upto_id)
+                  and pg_visible_in_snapshot(j.xid, held.target)
+                order by j.queue, j.priority, j.xid, j.id limit held.jobs)
+                union all
+                select k.id, k.kind, k.attempt, k.created_at from postrider.job_kept k where k.claim = held.claim) j
+            where j.id not in (select s.job from postrider.job_settled s where s.claim = held.claim);
         end if;
         insert into postrider.job_settled (slot, claim, job) values (held.slot, held.claim, 0);
         return null;
@@ -163,7 +183,7 @@ begin
             delete from postrider.job_failures f using ended e where f.id = e.id and e.attempt > 1 and e.fate in ('done', 'dead', 'cancelled')),
         results as (
             insert into postrider.job_results (slot, id, queue, kind, key, state, attempt, worker, created_at, claimed_at, error, output)
-            select coalesce(pg_sequence_last_value('postrider.job_result_slot'), 0) & 7, e.id, e.queue, e.kind, e.key, e.fate, e.attempt, held.worker, e.created_at,
+            select written, e.id, e.queue, e.kind, e.key, e.fate, e.attempt, held.worker, e.created_at,
                    held.claimed_at, e.error, e.output
             from ended e where e.fate in ('done', 'cancelled') and settings.keep_results > interval '0'),
         settled as (
@@ -244,6 +264,15 @@ create or replace function postrider.extend_jobs(
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
+    if extend_jobs.worker is null or extend_jobs.lease is null or extend_jobs.queues is null then
+        raise exception using errcode = '22004', message = 'postrider: a worker and its lease must not be null',
+            detail = format('worker %L, lease %L, queues %L. Nothing was extended.', extend_jobs.worker, extend_jobs.lease, extend_jobs.queues),
+            hint = 'Pass the uuid that was given to claim_jobs as its worker; 30 seconds is a good lease.';
+    end if;
+    if extend_jobs.lease <= interval '0' then
+        raise exception using errcode = '22023', message = format('postrider: a lease of %s has run out already', extend_jobs.lease),
+            detail = 'Nothing was extended.', hint = '30 seconds is a good lease. A worker that ends calls finish_jobs for what it has claimed.';
+    end if;
     insert into postrider.job_workers as w (worker, name, queues, claims, expires_at)
     values (extend_jobs.worker, coalesce(extend_jobs.name, ''), extend_jobs.queues, extend_jobs.claims, clock_timestamp() + extend_jobs.lease)
     on conflict (worker) do update set expires_at = excluded.expires_at, claims = excluded.claims;

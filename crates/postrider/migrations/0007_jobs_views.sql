@@ -1,5 +1,29 @@
 -- What people do with jobs and see of them: cancel, retry, pause; who runs what since when; how much waits.
 
+-- Whether a job can be claimed, or is claimed and not finished. Its row stays in the ring, or set aside, after it has ended: only cursors and claims tell.
+create or replace function postrider.is_job_on_its_way(id bigint) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp as $$
+    select exists (
+        select from postrider.jobs j
+        left join lateral (
+            select c.* from postrider.job_claims c where c.queue = j.queue and c.priority = j.priority
+            order by c.queue desc, c.priority desc, c.number desc limit 1) c on true
+        where j.id = is_job_on_its_way.id
+          and (c.claim is null or not (pg_visible_in_snapshot(j.xid, c.seen)
+               or pg_visible_in_snapshot(j.xid, c.target) and (j.xid, j.id) <= (c.upto_xid, c.upto_id))))
+    or exists (
+        select from postrider.jobs j
+        join postrider.job_claims c on c.queue = j.queue and c.priority = j.priority
+        where j.id = is_job_on_its_way.id
+          and pg_visible_in_snapshot(j.xid, c.target) and not pg_visible_in_snapshot(j.xid, c.seen)
+          and (j.xid, j.id) > (c.after_xid, c.after_id) and (j.xid, j.id) <= (c.upto_xid, c.upto_id)
+          and not exists (select from postrider.job_settled s where s.claim = c.claim and s.job in (0, j.id)))
+    or exists (
+        select from postrider.job_kept k join postrider.job_claims c on c.claim = k.claim
+        where k.id = is_job_on_its_way.id
+          and not exists (select from postrider.job_settled s where s.claim = c.claim and s.job in (0, k.id)))
+$$;
+
 -- Cancels a job. One that waits or is dead is gone at once; of one that may be running its worker is told. Answers what happened, or null if there is no such job.
 create or replace function postrider.cancel_job(id bigint) returns text
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -10,18 +34,18 @@ begin
     delete from postrider.job_waiting w where w.id = cancel_job.id returning w.* into gone;
     if found then
         delete from postrider.job_keys k where k.queue = gone.queue and k.key = gone.key and k.id = gone.id;
-        delete from postrider.job_unique u where u.queue = gone.queue and u.unique_key = gone.unique_key and u.id = gone.id;
+        delete from postrider.job_unique u where u.queue = gone.queue and u.unique_key = gone.unique_key and u.id = gone.id and u.until = 'infinity';
         delete from postrider.job_failures f where f.id = gone.id;
         -- Whoever waits behind it may go.
         insert into postrider.job_turns (queue, key, at) select gone.queue, gone.key, clock_timestamp() where gone.key is not null;
         insert into postrider.job_results (slot, id, queue, kind, key, state, attempt, created_at, error)
-        values (coalesce(pg_sequence_last_value('postrider.job_result_slot'), 0) & 7, gone.id, gone.queue, gone.kind, gone.key,
-                case when gone.state = 'dead' then 'discarded' else 'cancelled' end, gone.attempt, gone.created_at, gone.last_error);
+        select coalesce(pg_sequence_last_value('postrider.job_result_slot'), 0) & 7, gone.id, gone.queue, gone.kind, gone.key,
+               case when gone.state = 'dead' then 'discarded' else 'cancelled' end, gone.attempt, gone.created_at, gone.last_error
+        where not exists (select from postrider.job_queues q where q.queue = gone.queue and q.keep_results = interval '0');
         perform postrider.ring_job_bell();
         return case when gone.state = 'dead' then 'discarded' else 'cancelled' end;
     end if;
-    if exists (select from postrider.job_results r where r.id = cancel_job.id)
-       or not exists (select from postrider.jobs j where j.id = cancel_job.id union all select from postrider.job_kept k where k.id = cancel_job.id) then
+    if not postrider.is_job_on_its_way(cancel_job.id) then
         return null;
     end if;
     insert into postrider.job_cancelled (id) values (cancel_job.id) on conflict do nothing;
@@ -57,10 +81,29 @@ begin
 end
 $$;
 
+-- Every complaint about a queue's name. Never returns if there is one.
+create or replace function postrider.check_queue(queue text) returns void
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+begin
+    if queue is null or queue = '' or octet_length(queue) > 255 then
+        raise exception using errcode = case when queue is null then '22004' when queue = '' then '22023' else '54000' end,
+            message = format('postrider: the queue must not be %s',
+                case when queue is null then 'null' when queue = '' then 'empty' else 'longer than 255 bytes' end),
+            detail = 'Nothing was changed.', hint = 'Name a queue, for example ''default''.';
+    end if;
+end
+$$;
+
 create or replace function postrider.pause_queue(queue text, paused boolean default true) returns boolean
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
+    perform postrider.check_queue(pause_queue.queue);
+    if pause_queue.paused is null then
+        raise exception using errcode = '22004', message = format('postrider: queue %L is to be paused or not, null is neither', pause_queue.queue),
+            detail = 'Nothing was changed.', hint = 'true pauses it, false lets it go on.';
+    end if;
     insert into postrider.job_queues as q (queue, paused_at) values (pause_queue.queue, case when pause_queue.paused then clock_timestamp() end)
     on conflict on constraint job_queues_pkey do update set paused_at = case when pause_queue.paused then coalesce(q.paused_at, clock_timestamp()) end
     where (q.paused_at is null) = pause_queue.paused;
@@ -79,6 +122,14 @@ create or replace function postrider.set_queue(
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
+    perform postrider.check_queue(set_queue.queue);
+    if set_queue.lease < interval '1 second' or set_queue.keep_results < interval '0' or set_queue.first_backoff <= interval '0'
+       or set_queue.max_backoff <= interval '0' then
+        raise exception using errcode = '22023', message = format('postrider: queue %L cannot be set like that', set_queue.queue),
+            detail = format('lease %L, keep_results %L, first_backoff %L, max_backoff %L. Nothing was changed.',
+                set_queue.lease, set_queue.keep_results, set_queue.first_backoff, set_queue.max_backoff),
+            hint = 'A lease is a second or more, a backoff more than nothing, and keep_results ''0'' keeps nothing.';
+    end if;
     insert into postrider.job_queues (queue) values (set_queue.queue) on conflict on constraint job_queues_pkey do nothing;
     update postrider.job_queues q set lease = coalesce(set_queue.lease, q.lease), keep_results = coalesce(set_queue.keep_results, q.keep_results),
         first_backoff = coalesce(set_queue.first_backoff, q.first_backoff), max_backoff = coalesce(set_queue.max_backoff, q.max_backoff)

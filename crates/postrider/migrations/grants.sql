@@ -10,12 +10,14 @@ declare
     again   text;
 begin
     -- Nothing of ours is open to everybody.
-    revoke all on schema postrider from public;
+    revoke all on schema postrider, postrider_capture from public;
     revoke all on all tables in schema postrider from public;
     revoke all on all sequences in schema postrider from public;
     revoke all on all functions in schema postrider from public;
 
     execute format('grant usage on schema postrider to %I, %I, %I, %I', emit, relay, consume, reader);
+    -- Relays call the functions of tables, each of which is granted by `postrider apply`; who looks compares them with what is declared.
+    execute format('grant usage on schema postrider_capture to %I, %I', relay, reader);
 
     -- May only emit: no table, no sequence, only functions.
     for routine in
@@ -29,7 +31,7 @@ begin
     for routine in
         select p.oid::regprocedure from pg_proc p
         where p.pronamespace = 'postrider'::regnamespace
-          and p.proname in ('first_time', 'turn_inbox', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone', 'begin_try', 'next_batch_at',
+          and p.proname in ('first_time', 'turn_inbox', 'inbox_retention', 'subscribe', 'next_batch', 'finish_batch', 'give_up', 'postpone', 'begin_try', 'next_batch_at',
                             'take_ticket', 'disarm', 'begin_attempt', 'fail_attempt', 'end_attempts', 'sweep_attempts', 'keep_message')
     loop
         execute format('grant execute on function %s to %I', routine, consume);

@@ -37,6 +37,7 @@ mod event;
 mod handle;
 mod house;
 mod letters;
+mod memory;
 mod run;
 mod source;
 mod telemetry;
@@ -52,9 +53,8 @@ use serde::de::DeserializeOwned;
 use sqlx::PgPool;
 use tokio::sync::Semaphore;
 
-use crate::consume::patience::Patience;
 use crate::consume::{Backoff, BoxError, Outcome, Tx};
-use crate::{log, schema};
+use crate::log;
 use letters::Refusals;
 use run::Loop;
 use telemetry::Telemetry;
@@ -72,6 +72,18 @@ pub enum Error {
     /// The broker needs a person.
     #[error("the broker needs attention: {0}")]
     Broker(#[from] Trouble),
+    /// An event could take effect twice.
+    #[error(
+        "a message may come again for {} s, and the inbox remembers it for {} s: let it remember longer (`postrider inbox keep`), or the broker keep less",
+        .keeps.as_secs(),
+        .remembers.as_secs()
+    )]
+    Forgetful {
+        /// How long a message may wait in the broker.
+        keeps: Duration,
+        /// How long the inbox remembers it at least.
+        remembers: Duration,
+    },
 }
 
 impl From<sqlx::Error> for Error {
@@ -87,6 +99,7 @@ struct Shared {
     concurrency: usize,
     retry: Backoff,
     drain: Duration,
+    lease: Duration,
     filter: Box<dyn Fn(&Event) -> bool + Send + Sync>,
     observe: Box<dyn Fn(&Event) + Send + Sync>,
     telemetry: Telemetry,
@@ -118,6 +131,7 @@ impl<S: Source> Consumer<S> {
             concurrency: 4,
             retry: Backoff::default(),
             drain: Duration::from_secs(10),
+            lease: Duration::from_mins(5),
             filter: Box::new(|_| true),
             observe: Box::new(|_| {}),
             telemetry,
@@ -150,6 +164,13 @@ impl<S: Source> Consumer<S> {
         self
     }
 
+    /// How long a handler may say nothing to the database, five minutes if nothing is said. The server takes who is silent for longer for
+    /// frozen and ends its transaction: whoever else has got the event by then waits for that.
+    pub fn lease(mut self, silence: Duration) -> Self {
+        self.shared.lease = silence.max(Duration::from_secs(1));
+        self
+    }
+
     /// Only these are handled; the others are acknowledged at once and leave no trace in the inbox.
     pub fn filter(mut self, filter: impl Fn(&Event) -> bool + Send + Sync + 'static) -> Self {
         self.shared.filter = Box::new(filter);
@@ -172,7 +193,7 @@ impl<S: Source> Consumer<S> {
     {
         let mut stop = pin!(stop);
         tokio::select! {
-            begun = self.begin() => begun?,
+            suffices = memory::suffices(&self.shared, self.source.keeps()) => suffices?,
             () = &mut stop => return Ok(()),
         }
         let room = Arc::new(Semaphore::new(self.prefetch as usize));
@@ -182,17 +203,5 @@ impl<S: Source> Consumer<S> {
             ended = running => ended,
             never = house::keep(&self.shared) => match never {},
         }
-    }
-
-    async fn begin(&self) -> log::error::Result<()> {
-        let mut patience = Patience::new();
-        while let Err(error) = self.check().await {
-            patience.wait(&self.shared.consumer, error).await?;
-        }
-        Ok(())
-    }
-
-    async fn check(&self) -> log::error::Result<()> {
-        schema::check_version(&mut *self.shared.pool.acquire().await?).await
     }
 }

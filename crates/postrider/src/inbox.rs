@@ -26,6 +26,13 @@ pub async fn turn(connection: &mut PgConnection, log_retention: Option<Duration>
         .await?)
 }
 
+/// For how long every id is remembered at least. A message that comes again later than that takes effect again.
+pub async fn retention(connection: &mut PgConnection) -> Result<Duration> {
+    let seconds: f64 = sqlx::query_scalar("select postrider.inbox_retention()").fetch_one(connection).await?;
+    // More than a duration holds is for ever.
+    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+}
+
 /// What is known of one consumer.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct Stats {

@@ -42,6 +42,7 @@ mod new_job;
 mod run;
 mod schedule;
 mod settler;
+mod strangers;
 mod telemetry;
 mod tend;
 mod unsettled;

@@ -1,27 +1,4 @@
-//! Emit events in your own PostgreSQL transaction, and read every committed one, in order per key.
-//!
-//! ```no_run
-//! # #[cfg(feature = "sqlx")]
-//! # async fn pay(pool: &sqlx::PgPool, order: i64) -> Result<(), Box<dyn std::error::Error>> {
-//! let mut transaction = pool.begin().await?;
-//! sqlx::query("update orders set paid_at = now() where id = $1").bind(order).execute(&mut *transaction).await?;
-//!
-//! let event = postrider::Event::new("order.paid", &serde_json::json!({ "order": order }))?.key(order);
-//! postrider::emit(&mut transaction, &event).await?;
-//!
-//! transaction.commit().await?; // the change and its event, or neither
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! | feature | for |
-//! |---|---|
-//! | `sqlx` | emitting in an open sqlx transaction |
-//! | `tokio-postgres` | emitting in an open tokio-postgres transaction |
-//! | `log` | installing the schema, reading the log, capturing tables, the inbox |
-//! | `consume` | handling events exactly once: subscriptions to the log |
-//! | `jobs` | working jobs off: [`jobs`] |
-//! | `rabbitmq`, `kafka`, `nats`, `redis` | handling events of that broker exactly once: consumers |
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "amqp")]
@@ -57,7 +34,7 @@ pub use producer::{
     Changed, EmitError, Emitted, Expected, Refusal, Transaction, assert_emitted, emit, emit_many, emitted,
 };
 
-/// The examples of the README are compiled like those of the documentation.
+/// The examples of the repository's README are compiled like those of the documentation.
 #[cfg(all(doctest, feature = "consume"))]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;

@@ -15,6 +15,7 @@ mod installed;
 mod keeper;
 mod lifecycle;
 mod mapping;
+mod marks;
 mod misfits;
 mod mover;
 mod plan;

@@ -30,11 +30,12 @@ enum Command {
     List(List),
     /// Forget an event of a consumer, or all of them: the next delivery takes effect again
     ///
-    /// Without --yes it says what would be forgotten, and exits with 2.
+    /// Without --yes it says what would be forgotten, and exits with 2. Where there is nothing to forget it exits with 1.
     Forget(Forget),
     /// Set for how long ids are remembered
     ///
-    /// Longer than a message can live in the broker, dead-letter queues included. While it is shorter than log.retention, that counts.
+    /// Longer than a message can live in the broker, dead-letter queues included. While it is shorter than log.retention, that counts; where no
+    /// relay has noted that, it says so.
     Keep(Keep),
 }
 
@@ -198,7 +199,12 @@ async fn forget(command: &Forget, json: bool) -> Result<Exit, Failure> {
     };
     let name = output::plain(consumer);
     let words = if ids == 1 { "1 id".to_owned() } else { format!("{} ids", output::thousands(ids)) };
-    if command.yes {
+    if ids == 0 {
+        // Whoever publishes a dead letter again behind a mistyped name would lose it: it is still a duplicate.
+        output::say(&format!(
+            "{name}: there is nothing to forget; `postrider inbox list` shows what is remembered of whom"
+        ));
+    } else if command.yes {
         output::say(&format!("{name}: {words} forgotten; the next delivery takes effect again"));
     } else {
         output::say(&format!(
@@ -208,7 +214,11 @@ async fn forget(command: &Forget, json: bool) -> Result<Exit, Failure> {
     if json {
         output::json(&json!({ "consumer": consumer, "id": id, "ids": ids, "done": command.yes }))?;
     }
-    Ok(if command.yes { Exit::Fine } else { Exit::Found })
+    Ok(match (ids, command.yes) {
+        (0, _) => Exit::Failed,
+        (_, true) => Exit::Fine,
+        (_, false) => Exit::Found,
+    })
 }
 
 async fn keep(command: &Keep, json: bool) -> Result<Exit, Failure> {
@@ -220,6 +230,12 @@ async fn keep(command: &Keep, json: bool) -> Result<Exit, Failure> {
     inbox::keep(&mut connection, command.retention.0).await?;
     let size = inbox::size(&mut connection).await?;
     output::say(&remembered(&size));
+    if size.log_retention.is_none() {
+        // The relay may run on another database, and nobody here knows for how long it may send an event again.
+        output::say(
+            "no relay has noted its log.retention in this database, so nothing was compared: remember ids for at least that long",
+        );
+    }
     if json {
         output::json(
             &json!({ "retention_seconds": size.retention, "log_retention_seconds": size.log_retention }),

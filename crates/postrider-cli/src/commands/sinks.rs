@@ -212,15 +212,18 @@ async fn forget(command: &Forget, json: bool) -> Result<Exit, Failure> {
     let (backlog, delivery) = (sink.backlog(), &sink.delivery);
     let readers: Vec<&str> = delivery.readers.iter().chain(&delivery.standby).map(String::as_str).collect();
     let is_read = !readers.is_empty() && !command.overrule_readers;
-    output::say(&format!(
-        "{}: {}{} not delivered, {} parked and {} dead {}",
+    let lost = format!(
+        "{}: {}{} not delivered, {} parked and {} dead",
         output::plain(name),
         if backlog.is_exact { "" } else { "at least " },
         output::events(backlog.events),
         output::thousands(delivery.waiting + delivery.behind),
         output::thousands(delivery.dead),
-        if command.yes && !is_read { "are given up" } else { "would be given up" },
-    ));
+    );
+    // Not before it is true: whoever may not forget it has lost nothing.
+    if !command.yes || is_read {
+        output::say(&format!("{lost} would be given up"));
+    }
     if is_read {
         let readers = output::plain(&readers.join(", "));
         if command.yes {
@@ -234,7 +237,7 @@ async fn forget(command: &Forget, json: bool) -> Result<Exit, Failure> {
     }
     if command.yes {
         sink::forget(&mut connection, name).await?;
-        output::say("forgotten");
+        output::say(&format!("{lost} were given up; the sink is forgotten"));
     } else {
         output::say(&format!("nothing was changed; `postrider sinks forget {name} --yes` does it"));
     }

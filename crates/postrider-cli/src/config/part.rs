@@ -85,7 +85,11 @@ impl Declared {
                 vec![OUTBOX, table, "columns"]
             }
             adopting::Error::Twice { second, .. } => vec![OUTBOX, second],
-            adopting::Error::Table(_) | adopting::Error::Database(_) => Vec::new(),
+            // The first two are for relays alone.
+            adopting::Error::NotCallable { .. }
+            | adopting::Error::Names { .. }
+            | adopting::Error::Table(_)
+            | adopting::Error::Database(_) => Vec::new(),
         };
         let place = place(&self.part.tree, &path);
         match error {
@@ -114,12 +118,15 @@ pub(crate) fn path_of(error: &capture::Error) -> Option<Vec<String>> {
         capture::Error::NoColumn { table, key, .. } => path(table, key),
         capture::Error::Expression { table, key, .. } => path(table, key),
         capture::Error::ExtraColumn { table, .. } => path(table, "extra"),
+        capture::Error::NeverNull { table, .. } => path(table, "soft_delete"),
         capture::Error::NoTable { table }
         | capture::Error::NotATable { table, .. }
         | capture::Error::Inherited { table, .. }
         | capture::Error::NoKey { table } => path(table, ""),
         capture::Error::NoSnapshot { table } => path(table, "verbs.snapshot"),
-        capture::Error::Hidden { table, .. } => path(table, "parent"),
+        capture::Error::Hidden { table, .. } | capture::Error::Unreadable { table, .. } => {
+            path(table, "parent")
+        }
         capture::Error::Twice { second: table, .. } | capture::Error::Overlap { partition: table, .. } => {
             path(table, "")
         }

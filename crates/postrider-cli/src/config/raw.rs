@@ -246,7 +246,8 @@ impl Default for Feed {
 pub(crate) struct Retry {
     /// After so many the event is dead: kept, and not tried again until somebody says so.
     pub(crate) max_attempts: u32,
-    /// The pause after the first refusal. At most 365d.
+    /// The pause after the first refusal. Every pause is by chance between half and all of what this schedule says, so that what was
+    /// refused together does not come back together. At most 365d.
     pub(crate) first: Span,
     /// Each pause is so many times the one before.
     pub(crate) factor: f64,

@@ -11,6 +11,7 @@ use rand::RngExt;
 use sqlx::PgConnection;
 
 use crate::capture::File;
+use crate::support::End;
 use crate::world::{ask, create_sink, installed, open_reader, run};
 
 const ROWS: u32 = 2000;
@@ -137,4 +138,29 @@ async fn a_table_that_is_not_declared_or_not_captured_is_refused() {
     run(&database, "drop trigger \"00_postrider\" on things").await;
     let end = file.run(&database, &["backfill", "public.things"]).expect(78);
     assert!(end.stderr.contains("run `postrider apply` first"), "{}", end.stderr);
+}
+
+/// Whoever is let to install is let to do this too, and to see how far the sinks are behind.
+#[tokio::test]
+async fn an_owner_who_is_let_to_install_waits_for_sinks_too() {
+    let (database, file) = filled().await;
+    create_sink(&database, "slow").await;
+    let role = format!("{}_own", database.name());
+    run(
+        &database,
+        format!(
+            "create role \"{role}\" login; select postrider.allow_capture('{role}'); alter table things owner to \"{role}\""
+        ),
+    )
+    .await;
+    file.run(&database, &["apply"]).expect(0);
+    let mut command = file.command(&database, &["backfill", "public.things"]);
+    command.env("DATABASE_URL", database.url_as(&role));
+    let end = End::of(&mut command).expect(0);
+    assert!(
+        end.stderr.ends_with("public.things: 2,000 events for the rows that were there\n"),
+        "{}",
+        end.stderr
+    );
+    run(&database, format!("drop owned by \"{role}\" cascade; drop role \"{role}\"")).await;
 }

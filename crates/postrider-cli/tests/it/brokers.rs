@@ -71,7 +71,7 @@ async fn nats_gets_events_and_nats_py_reads_them() {
     let (database, nats) = (installed().await, Broker::private(Nats::new()).await.unwrap());
     let ids = emitted(&database).await;
     // There is no stream yet, and `--to` makes none.
-    let to = ["run", "--once", "--patience", "5s", "--to", &nats.url(), "--start", "earliest"];
+    let to = ["run", "--once", "--patience", "1s", "--to", &nats.url(), "--start", "earliest"];
     let end = on(&database, &to).expect(69);
     assert!(end.stderr.contains("no stream `events`"), "{}", end.stderr);
     let file = std::env::temp_dir().join(format!("{}.yaml", database.name()));
@@ -102,11 +102,11 @@ connection = pika.BlockingConnection(pika.URLParameters(sys.argv[2]))
 channel = connection.channel()
 if sys.argv[1] == "bind":
     channel.exchange_declare("events", "fanout", durable=True)
-    channel.queue_declare("orders", durable=True, arguments={"x-queue-type": "quorum"})
-    channel.queue_bind("orders", "events")
+    channel.queue_declare("cli-orders", durable=True, arguments={"x-queue-type": "quorum"})
+    channel.queue_bind("cli-orders", "events")
 else:
     while True:
-        method, properties, body = channel.basic_get("orders", auto_ack=True)
+        method, properties, body = channel.basic_get("cli-orders", auto_ack=True)
         if method is None:
             break
         print(json.dumps([properties.message_id, method.routing_key, properties.content_type, properties.type,
@@ -116,7 +116,8 @@ connection.close()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rabbitmq_gets_events_and_pika_reads_them() {
-    let (database, rabbitmq) = (installed().await, Broker::private(RabbitMq::new()).await.unwrap());
+    let (database, rabbitmq) =
+        (installed().await, Broker::shared(RabbitMq::new().with_management()).await.unwrap());
     let ids = emitted(&database).await;
     let url = rabbitmq.url();
     // Nobody listens: they wait, and it is said for what.
@@ -159,7 +160,7 @@ fn kcat(brokers: &str, topic: &str) -> Vec<(String, String, Value)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kafka_gets_events_and_kcat_reads_them() {
-    let (database, kafka) = (installed().await, Broker::private(Kafka::new()).await.unwrap());
+    let (database, kafka) = (installed().await, Broker::shared(Kafka::new()).await.unwrap());
     let ids = emitted(&database).await;
     let file = std::env::temp_dir().join(format!("{}.yaml", database.name()));
     let url = format!("kafka://{}", kafka.bootstrap());

@@ -15,6 +15,7 @@ async fn the_inbox_is_shown_forgotten_and_kept() {
     )
     .await;
 
+    run(&database, "update postrider.inbox set seen_at = '2026-01-01 00:00Z' where event_id = 'x'").await;
     let stats = on(&database, &["inbox", "stats", "--json"]).expect(0).json();
     assert_eq!(stats["retention_seconds"], json!(1_209_600.0));
     let counts: Vec<_> = stats["consumers"]
@@ -24,6 +25,10 @@ async fn the_inbox_is_shown_forgotten_and_kept() {
         .map(|of| (of["consumer"].clone(), of["ids"].clone()))
         .collect();
     assert_eq!(counts, [(json!("billing"), json!(2)), (json!("mail"), json!(1))]);
+    assert!(stats["bytes"].as_i64().unwrap() > 0 && stats["log_retention_seconds"].is_null(), "{stats}");
+    let billing = &stats["consumers"][0];
+    let is_old = |when: &str| billing[when].as_str().unwrap().starts_with("2026-01-01T");
+    assert!(is_old("oldest") && !is_old("newest"), "{billing}");
     let words = on(&database, &["inbox", "stats"]).expect(0);
     assert!(
         words.stdout.contains("billing") && words.stderr.contains("remembered for 14 d"),
@@ -51,6 +56,11 @@ async fn the_inbox_is_shown_forgotten_and_kept() {
     assert!(end.stderr.contains("nothing would be remembered"), "{}", end.stderr);
     let end = on(&database, &["inbox", "forget", "billing", "x"]).expect(2);
     assert!(end.stderr.contains("1 id would be forgotten") && end.stderr.contains("--yes"), "{}", end.stderr);
+    assert_eq!(ids(&["--consumer", "billing"]), 2, "nothing was forgotten");
+    for words in [["inbox", "forget", "biling", "x", "--yes"], ["inbox", "forget", "billing", "z", "--yes"]] {
+        let end = on(&database, &words).expect(1);
+        assert!(end.stderr.contains("there is nothing to forget"), "{}", end.stderr);
+    }
     let done = on(&database, &["inbox", "forget", "billing", "x", "--yes", "--json"]).expect(0).json();
     assert_eq!(done, json!({ "consumer": "billing", "id": "x", "ids": 1, "done": true }));
     assert_eq!(ids(&["--consumer", "billing"]), 1);
@@ -58,14 +68,17 @@ async fn the_inbox_is_shown_forgotten_and_kept() {
     assert_eq!(done["ids"], json!(1));
 }
 
-/// What a relay has written down of the log counts, if it is longer.
+/// What a relay has written down of the log counts, if it is longer. Where none has, that is said.
 #[tokio::test]
 async fn a_retention_below_that_of_the_log_is_found() {
     let database = installed().await;
+    let end = on(&database, &["inbox", "keep", "1s"]).expect(0);
+    assert!(end.stderr.contains("nothing was compared"), "{}", end.stderr);
     run(&database, "select postrider.turn_inbox('7 days')").await;
     let end = on(&database, &["inbox", "keep", "1d"]).expect(2);
     assert!(end.stderr.contains("the log keeps events for 7 d"), "{}", end.stderr);
-    on(&database, &["inbox", "keep", "30d"]).expect(0);
+    let end = on(&database, &["inbox", "keep", "30d"]).expect(0);
+    assert!(!end.stderr.contains("compared"), "{}", end.stderr);
     assert_eq!(
         on(&database, &["inbox", "stats", "--json"]).expect(0).json()["retention_seconds"],
         json!(2_592_000.0)

@@ -79,7 +79,7 @@ async fn takes_lanes_and_the_largest_payload() {
     assert_eq!(
         end.stderr,
         "error: this log was installed with 4 lanes, and their number is fixed from then on, so 8 is refused; leave it out, or, while \
-         nothing is in the log yet, run `drop schema postrider cascade` and install it anew\n"
+         nothing is in the log yet, run `drop schema postrider, postrider_capture cascade` and install it anew\n"
     );
     emit(&url).await.unwrap();
 }

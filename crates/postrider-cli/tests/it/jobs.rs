@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::support::{End, postrider_on};
 use crate::world::{ask, installed, on, run};
 
 #[tokio::test]
@@ -34,6 +35,7 @@ async fn jobs_are_listed_shown_retried_and_cancelled() {
         "{}",
         dead.stdout
     );
+    assert_eq!(dead.stdout.lines().count(), 2, "{}", dead.stdout);
     assert_eq!(
         on(&database, &["jobs", "list", "--queue", "other", "--json"]).expect(0).json()["jobs"][0]["kind"],
         "now"
@@ -116,4 +118,46 @@ async fn a_queue_is_paused_and_resumed_and_counted() {
     assert!(on(&database, &["jobs", "stats"]).expect(0).stdout.starts_with("QUEUE "));
     let resumed = on(&database, &["jobs", "resume", "mail", "--json"]).expect(0).json();
     assert_eq!(resumed, json!({"queue": "mail", "paused": false, "changed": true}));
+}
+
+/// Whoever works jobs off may retry and cancel them without a right to look at them, and one that cannot be helped keeps no other from it.
+#[tokio::test]
+async fn jobs_are_retried_and_cancelled_by_who_may_not_see_them() {
+    let database = installed().await;
+    let role = format!("{}_operator", database.name());
+    run(&database, format!(r#"create role "{role}" login; grant postrider_consume to "{role}""#)).await;
+    ask(&database, "select postrider.enqueue('mail.send', '{}', run_at => now() + interval '1 hour')").await;
+    let on_them = |words: &[&str]| End::of(&mut postrider_on(&database.url_as(&role), words)).expect(1);
+    let end = on_them(&["jobs", "retry", "99", "1"]);
+    assert!(end.stderr.contains("job 99 cannot be retried: there is no such job"), "{}", end.stderr);
+    assert!(end.stderr.contains("job 1 was scheduled and is tried again"), "{}", end.stderr);
+    let end = on_them(&["jobs", "cancel", "99", "1", "--json"]);
+    assert_eq!(end.json()["cancelled"], json!([{"id": 1, "done": "cancelled"}]));
+    run(&database, format!(r#"drop owned by "{role}"; drop role "{role}""#)).await;
+}
+
+/// Each number is that of its state.
+#[tokio::test]
+async fn jobs_of_a_queue_are_counted_by_state() {
+    let database = installed().await;
+    for statement in [
+        "select postrider.enqueue('a', '{}', queue => 'mail', max_attempts => 1) from generate_series(1, 4)",
+        "select count(*) from postrider.claim_jobs('mail', 3)",
+        r#"select postrider.finish_jobs(1, '[{"id": 1, "error": "x"}, {"id": 2, "error": "x"}]', done => '{}')"#,
+        "select postrider.enqueue('b', '{}', queue => 'mail', run_at => now() + interval '1 hour') from generate_series(1, 3)",
+        "select postrider.enqueue('c', '{}', queue => 'mail', key => 'k') from generate_series(1, 5)",
+        "select postrider.enqueue('a', '{}', queue => 'mail') from generate_series(1, 6)",
+        "select postrider.extend_jobs(gen_random_uuid(), '1 hour', 'one', array['mail'])",
+        "select postrider.extend_jobs(gen_random_uuid(), '1 microsecond', 'gone', array['mail'])",
+    ] {
+        run(&database, statement).await;
+    }
+    let stats = on(&database, &["jobs", "stats", "--json"]).expect(0).json();
+    let mail = json!({
+        "queue": "mail", "ready": 7, "running": 1, "scheduled": 3, "behind_key": 5, "dead": 2, "workers": 1, "paused_at": null,
+    });
+    assert_eq!(stats, json!({ "queues": [mail] }));
+    let words = on(&database, &["jobs", "stats"]).expect(0).stdout;
+    let row: Vec<&str> = words.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..7], ["mail", "7", "1", "3", "5", "2", "1"], "{words}");
 }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::world::{Running, ask, create_sink, emit, installed, on, open_reader, park};
+use crate::support::{End, postrider_on};
+use crate::world::{Running, ask, create_sink, emit, installed, on, open_reader, park, run};
 
 #[tokio::test]
 async fn lists_pauses_and_resumes() {
@@ -45,6 +46,14 @@ async fn forgetting_says_what_is_lost_and_does_it_only_when_told() {
     );
     assert!(end.stderr.contains("sinks forget web --yes"), "{}", end.stderr);
     assert_eq!(ask(&database, "select count(*) from postrider.sinks").await, "1");
+    // Somebody who may only look is not told that anything is gone.
+    let role = format!("{}_reader", database.name());
+    run(&database, format!("create role {role} login in role postrider_reader")).await;
+    let words = ["sinks", "forget", "web", "--yes"];
+    let end = End::of(&mut postrider_on(&database.url_as(&role), &words)).expect(1);
+    assert!(!end.stderr.contains("given up") && end.stderr.contains("postrider_relay"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select count(*) from postrider.sinks").await, "1");
+    run(&database, format!("drop role {role}")).await;
     let document = on(&database, &["sinks", "forget", "web", "--yes", "--json"]).expect(0).json();
     assert_eq!((&document["done"], &document["undelivered"]["events"]), (&json!(true), &json!(2)));
     for table in ["sinks", "leases", "progress", "parked"] {

@@ -161,7 +161,7 @@ async fn what_a_living_relay_has_sent_is_in_flight_at_it() {
     let id = ask(&database, large).await;
     let next = emit(&database, "next", "k").await;
     let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
-    std::fs::write(&path, "sinks:\n  out:\n    stdout: {}\n    start: earliest\n    max_in_flight: 1\n")
+    std::fs::write(&path, "log: { lease: 1s, idle: { max: 1s } }\nsinks:\n  out:\n    stdout: {}\n    start: earliest\n    max_in_flight: 1\n")
         .unwrap();
     let words = ["run", "--listen", "off", "--config", path.to_str().unwrap()];
     let mut relay =

@@ -46,7 +46,7 @@ impl Pipeline {
             Work::Parked(_) => Arc::default(),
         };
         let seqs = work.records().iter().map(|record| record.seq).take(Report::MOST).collect();
-        self.sending = Some(Sending { since: Instant::now(), seqs });
+        self.sending = Some(Sending { since: Instant::now(), seqs, lanes: work.lanes() });
         self.delivering = Some(Box::pin(async move {
             let records = work.records();
             let delivered = outlet.deliver(&records, |key| held.contains(key)).await;
@@ -80,7 +80,7 @@ impl Pipeline {
         if self.is_strict() && self.window.batches().any(|batch| !self.held.unknown(batch).is_empty()) {
             return None;
         }
-        let parts = self.window.next(self.room());
+        let parts = self.window.next(self.room(), &self.retiring);
         (!parts.is_empty()).then_some(Work::Log(parts))
     }
 

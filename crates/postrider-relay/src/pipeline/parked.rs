@@ -32,6 +32,13 @@ impl Work {
             Self::Parked(due) => due.iter().map(|due| &due.record).collect(),
         }
     }
+
+    pub(super) fn lanes(&self) -> BTreeSet<i16> {
+        match self {
+            Self::Log(parts) => parts.iter().map(Part::lane).collect(),
+            Self::Parked(due) => due.iter().map(|due| due.record.lane).collect(),
+        }
+    }
 }
 
 impl Pipeline {

@@ -131,6 +131,7 @@ async fn once(
         telemetry: Telemetry::new(&settings.name, settings.target.kind()),
         stop: stop.clone(),
         window: Window::default(),
+        retiring: Vec::new(),
         held: HeldKeys::default(),
         outlet: kept.outlet.take(),
         delivering: None,

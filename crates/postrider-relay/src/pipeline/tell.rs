@@ -1,5 +1,6 @@
 //! What operators are told by way of the database, where anybody may ask, also when this relay cannot be reached.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use postrider::log::{self, Mood, Report, lease};
@@ -17,6 +18,7 @@ const OFTEN: Duration = Duration::from_millis(250);
 pub(super) struct Sending {
     pub(super) since: Instant,
     pub(super) seqs: Vec<i64>,
+    pub(super) lanes: BTreeSet<i16>,
 }
 
 impl Pipeline {

@@ -17,6 +17,10 @@ pub(super) struct Part {
 }
 
 impl Part {
+    pub(super) fn lane(&self) -> i16 {
+        self.lane
+    }
+
     pub(super) fn records(&self) -> &[Record] {
         &self.batch.lane(self.lane)[self.range.clone()]
     }
@@ -69,12 +73,16 @@ impl Lane {
         self.frontier + self.beyond.iter().skip(self.frontier).filter(|done| **done).count()
     }
 
-    /// The first run of records that are not done, from `from` on.
-    fn run(&self, from: usize, most: usize) -> Range<usize> {
-        let start =
-            (from.max(self.frontier)..self.len).find(|index| !self.is_done(*index)).unwrap_or(self.len);
-        let end = (start..self.len.min(start + most)).find(|index| self.is_done(*index));
-        start..end.unwrap_or(self.len.min(start + most))
+    /// The first run of records that are not done, from `from` on and before `to`.
+    fn run(&self, from: usize, to: usize, most: usize) -> Range<usize> {
+        let start = (from.max(self.frontier)..to).find(|index| !self.is_done(*index)).unwrap_or(to);
+        let end = (start..to.min(start + most)).find(|index| self.is_done(*index));
+        start..end.unwrap_or(to.min(start + most))
+    }
+
+    /// Everything from here on is not done.
+    fn end_of_done(&self) -> usize {
+        self.beyond.iter().rposition(|done| *done).map_or(self.frontier, |last| self.frontier.max(last + 1))
     }
 }
 
@@ -153,6 +161,29 @@ impl Window {
         self.unsent
     }
 
+    /// Of these, the ones in some lanes.
+    pub(super) fn unsent_in(&self, lanes: &[i16]) -> usize {
+        let lanes = self.lanes().filter(|lane| lanes.contains(&lane.number));
+        lanes.map(|lane| lane.len - lane.done()).sum()
+    }
+
+    /// Up to where something of these lanes is done and not settled: in which batch, and how far into it.
+    fn ends_of_begun(&self, lanes: &[i16]) -> BTreeMap<i16, (u64, usize)> {
+        let all = self.open.iter().flat_map(|open| open.lanes.iter().map(|lane| (open.serial, lane)));
+        all.filter(|(_, lane)| lanes.contains(&lane.number) && lane.done() > lane.settled)
+            .map(|(serial, lane)| (lane.number, (serial, lane.end_of_done())))
+            .collect()
+    }
+
+    /// Whether something in a lane is done and not settled.
+    pub(super) fn is_owing(&self, number: i16) -> bool {
+        self.lanes().any(|lane| lane.number == number && lane.done() > lane.settled)
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.open.iter().flat_map(|open| &open.lanes)
+    }
+
     /// Records that are done and not settled.
     pub(super) fn unsettled(&self) -> usize {
         self.unsettled
@@ -185,7 +216,7 @@ impl Window {
             return false;
         }
         let mut unfinished = HashSet::new();
-        self.open.iter().flat_map(|open| &open.lanes).any(|lane| {
+        self.lanes().any(|lane| {
             let ready = !unfinished.contains(&lane.number);
             if lane.frontier < lane.len {
                 unfinished.insert(lane.number);
@@ -199,15 +230,23 @@ impl Window {
         self.open.front().map(|open| &*open.batch)
     }
 
-    /// The next records to send, in order.
-    pub(super) fn next(&self, most: usize) -> Vec<Part> {
+    /// The next records to send, in order. Of lanes that are `retiring` only what something later waits for that is done already: without
+    /// it that could never be settled.
+    pub(super) fn next(&self, most: usize, retiring: &[i16]) -> Vec<Part> {
+        let awaited = self.ends_of_begun(retiring);
         let mut parts = Vec::new();
         let mut room = most;
         for open in &self.open {
             for lane in &open.lanes {
+                let end = match awaited.get(&lane.number) {
+                    _ if !retiring.contains(&lane.number) => lane.len,
+                    Some((serial, _)) if open.serial < *serial => lane.len,
+                    Some((serial, end)) if open.serial == *serial => *end,
+                    _ => 0,
+                };
                 let mut from = 0;
                 while room > 0 {
-                    let range = lane.run(from, room);
+                    let range = lane.run(from, end, room);
                     if range.is_empty() {
                         break;
                     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use async_nats::jetstream::{self, stream};
@@ -172,7 +173,12 @@ async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
         channel.queue_declare("graded".into(), options, FieldTable::from(table)).await?;
         let (bind, none) = (QueueBindOptions::default(), FieldTable::default());
         channel.queue_bind("graded".into(), "graded".into(), "".into(), bind, none).await?;
-        assert_eq!(graded().await, expected, "{options:?} {arguments:?}");
+        // The management hears of it a moment later.
+        let begun = Instant::now();
+        while graded().await != expected {
+            assert!(begun.elapsed() < PATIENCE, "{options:?} {arguments:?}: {:?}", graded().await);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         channel.queue_delete("graded".into(), QueueDeleteOptions::default()).await?;
     }
     // A policy counts as much as what the queue was declared with.
@@ -181,10 +187,10 @@ async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
     channel.queue_bind("graded".into(), "graded".into(), "".into(), bind, none).await?;
     server.control(["set_policy", "graded", "^graded$", r#"{"max-length":9}"#]).await?;
     // The management hears of it a few seconds later.
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while graded().await != [Weakness::RabbitMqDropsHead, one] {
         assert!(begun.elapsed() < PATIENCE, "{:?}", graded().await);
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     server.control(["clear_policy", "graded"]).await?;
     connection.close(200, "OK".into()).await?;
@@ -242,8 +248,13 @@ async fn fault_85_kafka_topics_are_graded_by_how_they_are_set_up() -> Result<()>
         for made in admin.create_topics([&new], &options).await? {
             made.map_err(|(topic, code)| anyhow::anyhow!("{topic}: {code}"))?;
         }
-        let named = KafkaConfig { topics: vec![topic.to_owned()], ..config.clone() };
-        assert_eq!(weaknesses(Target::Kafka(named)).await, expected, "{topic}");
+        let named = Target::Kafka(KafkaConfig { topics: vec![topic.to_owned()], ..config.clone() });
+        // The controller has it; the broker hears of it a moment later.
+        let begun = Instant::now();
+        while named.durability().await.is_err() {
+            assert!(begun.elapsed() < PATIENCE, "{topic} is never there");
+        }
+        assert_eq!(weaknesses(named).await, expected, "{topic}");
     }
     // Without names, all of them.
     let all = weaknesses(Target::Kafka(config)).await;

@@ -36,7 +36,7 @@ async fn an_unavailable_sink_loses_nothing() {
     let mut writer = database.connect().await.unwrap();
     let probe = Probe::answering(|_| Answer::Unavailable);
     let relay = start(&database, vec![sink("probe", probe.target())]);
-    emit_many(&mut writer, 0, 3_000, 20).await;
+    emit_many(&mut writer, 0, 1_000, 20).await;
     loop {
         if matches!(relay.status()[0].state, State::Waiting { attempt: 2.., .. }) {
             break;
@@ -51,9 +51,9 @@ async fn an_unavailable_sink_loses_nothing() {
             Answer::Take
         }
     });
-    assert_in_order(&probe.wait_for(3_000).await);
+    assert_in_order(&probe.wait_for(1_000).await);
     relay.stop().await;
-    assert_eq!(probe.taken().len(), 3_000, "each once");
+    assert_eq!(probe.taken().len(), 1_000, "each once");
 }
 
 /// Refused for good: the event is dead with its history, later ones of its key wait behind it, the others flow.
@@ -105,7 +105,7 @@ async fn a_refused_event_holds_its_key_and_nothing_else() {
 /// The database is asked for news once a second; a schedule in milliseconds must not wait for that.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_parked_is_tried_again_when_its_time_comes() {
-    const REFUSALS: u32 = 20;
+    const REFUSALS: u32 = 40;
     let database = database().await;
     let mut writer = database.connect().await.unwrap();
     let tries = AtomicU32::new(0);

@@ -1,6 +1,7 @@
 //! Lanes that go to another reader and come back, step by step: what was read, fetched or known before must not count after it.
 
 mod got_over;
+mod handed_over;
 
 use std::time::{Duration, Instant};
 

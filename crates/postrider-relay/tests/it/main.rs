@@ -22,6 +22,7 @@ mod read_again;
 mod route;
 mod scratch;
 mod side_by_side;
+mod silence;
 mod stdout_sink;
 mod support;
 mod written;

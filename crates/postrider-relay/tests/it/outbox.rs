@@ -111,46 +111,47 @@ async fn a_relay_with_the_rights_of_its_role_keeps_a_table_of_another() {
 #[tokio::test]
 async fn a_consumer_of_the_old_poller_cannot_tell_the_difference() {
     for preset in Preset::ALL {
-        for mode in [Mode::Trigger, Mode::Poll] {
-            let database = database().await;
-            let mut connection = database.connect().await.unwrap();
-            execute(&mut connection, table(preset)).await;
-            for n in 1..=40 {
-                insert(&mut connection, preset, n, &format!("k{}", n % 4)).await;
-            }
-            let expected = poller::letters(&mut connection, preset).await;
-            let old = poller::run_and_stop(&mut connection, preset).await;
-            assert_eq!(old.len(), 15, "a batch, and half of one that is not marked");
-
-            let outbox = declared(preset, mode);
-            outbox::apply(&mut connection, std::slice::from_ref(&outbox), false).await.unwrap();
-            let mailbox = Mailbox::default();
-            let relay = relay(&database, vec![moved(preset, &mailbox)], &outbox);
-            for n in 41..=50 {
-                insert(&mut connection, preset, n, &format!("k{}", n % 4)).await;
-            }
-            let later = poller::later(&mut connection, preset).await;
-            let ours = mailbox.wait_for(40).await;
-            if let Some(sent) = tables::sent(preset) {
-                until(&mut connection, &format!("select count(*) from outbox where {sent} is null"), 0).await;
-            }
-            relay.stop().await;
-            assert_eq!(mailbox.letters().len(), 40, "{preset:?} {mode:?}: none twice");
-
-            let all: BTreeMap<&str, &Letter> =
-                expected.iter().chain(&later).map(|letter| (letter.id.as_str(), letter)).collect();
-            for letter in &ours {
-                let expected =
-                    all.get(letter.id.as_str()).unwrap_or_else(|| panic!("{preset:?}: {letter:?}"));
-                letter.assert_like(expected, &format!("{preset:?} {mode:?}"));
-            }
-            let mut ids: Vec<&str> = old[..10].iter().chain(&ours).map(|letter| letter.id.as_str()).collect();
-            ids.sort_unstable();
-            ids.dedup();
-            assert_eq!(ids.len(), 50, "{preset:?} {mode:?}: nothing is missing");
-            assert_ordered(&ours, preset);
-        }
+        tokio::join!(taken_over(preset, Mode::Trigger), taken_over(preset, Mode::Poll));
     }
+}
+
+async fn taken_over(preset: Preset, mode: Mode) {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(&mut connection, table(preset)).await;
+    for n in 1..=40 {
+        insert(&mut connection, preset, n, &format!("k{}", n % 4)).await;
+    }
+    let expected = poller::letters(&mut connection, preset).await;
+    let old = poller::run_and_stop(&mut connection, preset).await;
+    assert_eq!(old.len(), 15, "a batch, and half of one that is not marked");
+
+    let outbox = declared(preset, mode);
+    outbox::apply(&mut connection, std::slice::from_ref(&outbox), false).await.unwrap();
+    let mailbox = Mailbox::default();
+    let relay = relay(&database, vec![moved(preset, &mailbox)], &outbox);
+    for n in 41..=50 {
+        insert(&mut connection, preset, n, &format!("k{}", n % 4)).await;
+    }
+    let later = poller::later(&mut connection, preset).await;
+    let ours = mailbox.wait_for(40).await;
+    if let Some(sent) = tables::sent(preset) {
+        until(&mut connection, &format!("select count(*) from outbox where {sent} is null"), 0).await;
+    }
+    relay.stop().await;
+    assert_eq!(mailbox.letters().len(), 40, "{preset:?} {mode:?}: none twice");
+
+    let all: BTreeMap<&str, &Letter> =
+        expected.iter().chain(&later).map(|letter| (letter.id.as_str(), letter)).collect();
+    for letter in &ours {
+        let expected = all.get(letter.id.as_str()).unwrap_or_else(|| panic!("{preset:?}: {letter:?}"));
+        letter.assert_like(expected, &format!("{preset:?} {mode:?}"));
+    }
+    let mut ids: Vec<&str> = old[..10].iter().chain(&ours).map(|letter| letter.id.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 50, "{preset:?} {mode:?}: nothing is missing");
+    assert_ordered(&ours, preset);
 }
 
 fn assert_ordered(letters: &[Letter], preset: Preset) {

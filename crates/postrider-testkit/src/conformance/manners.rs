@@ -47,10 +47,10 @@ pub(super) async fn clean_close(stage: &mut Stage<'_>) -> Result<()> {
     let Ok(proxy) = stage.proxy() else {
         return stage.check().await.map(drop);
     };
-    let accepted = proxy.accepted();
     tokio::time::timeout(LONGEST, proxy.wait_for_connections(0))
         .await
         .context("a connection is still open after closing")?;
+    let accepted = proxy.accepted();
     stage.check().await?;
     ensure!(stage.proxy()?.accepted() == accepted, "it has connected again after closing");
 

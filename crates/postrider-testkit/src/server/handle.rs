@@ -101,7 +101,7 @@ impl<S: Service> Server<S> {
             match started {
                 Ok(()) => return Ok(server),
                 Err(error) => {
-                    let port_taken = server.place.log_tail().contains("ddress already in use");
+                    let port_taken = server.found_its_port_taken();
                     remove(&server.place.dir)?;
                     if !port_taken {
                         return Err(error);
@@ -138,8 +138,20 @@ impl<S: Service> Server<S> {
 
     /// Starts it again where it was, and waits until it is ready.
     pub fn start(&self) -> Result<()> {
-        self.launch()?;
-        self.wait_until_ready()
+        let begun = Instant::now();
+        loop {
+            let started = self.launch().and_then(|()| self.wait_until_ready());
+            // Somebody may have it for a moment.
+            let port_taken = started.is_err() && self.found_its_port_taken();
+            if !port_taken || begun.elapsed() > Duration::from_secs(30) {
+                return started;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn found_its_port_taken(&self) -> bool {
+        self.place.log_tail().contains("ddress already in use")
     }
 
     /// Starts it again where it was, without waiting: what clients see then is a server that is starting up.

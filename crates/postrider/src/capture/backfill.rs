@@ -14,7 +14,7 @@ use super::expressions::hand_over;
 use super::failure::{Error, Result};
 use super::fence::Fence;
 use super::generate;
-use super::making::dollar_quoted;
+use super::making::{dollar_quoted, settings_of};
 use super::plan::plan;
 use super::shape::{Column, Order, Shape};
 
@@ -63,8 +63,8 @@ pub struct Reached {
 }
 
 impl Backfill {
-    /// Begins, or goes on where an earlier walk with the same condition was ended. One that has seen every row begins anew.
-    ///
+    /// Begins, or goes on where an earlier walk with the same condition was ended. One that has seen every row begins anew, and so does
+    /// one of another table that had the name before.
     pub async fn open(
         connection: &mut PgConnection,
         table: &Table,
@@ -96,16 +96,19 @@ impl Backfill {
             waited_for: pages(table, &shape, &keys, condition, ""),
         };
         let emitted: i64 = sqlx::query_scalar(
-            "insert into postrider.backfills as b (relation, condition) values ($1, $2)
+            "insert into postrider.backfills as b (relation, condition, relid) values ($1, $2, $3::bigint::oid)
              on conflict (relation, condition) do update set
-                 place = case when b.finished_at is null then b.place end,
-                 emitted = case when b.finished_at is null then b.emitted else 0 end,
-                 started_at = case when b.finished_at is null then b.started_at else now() end,
-                 finished_at = null
+                 (place, emitted, started_at) = (
+                     select case when w.goes_on then b.place end, case when w.goes_on then b.emitted else 0 end,
+                            case when w.goes_on then b.started_at else now() end
+                     -- Neither where every row was seen, nor in a table that was made anew.
+                     from (select b.finished_at is null and b.relid = excluded.relid and b.origin = excluded.origin) w (goes_on)),
+                 finished_at = null, relid = excluded.relid, origin = excluded.origin
              returning emitted",
         )
         .bind(&backfill.relation)
         .bind(&backfill.condition)
+        .bind(backfill.oid)
         .fetch_one(connection)
         .await?;
         Ok((backfill, Reached { emitted: emitted.unsigned_abs(), is_done: false }))
@@ -234,7 +237,8 @@ impl Function {
             signature: format!("pg_temp.postrider_backfill(text, oid, {name}, {name})"),
             create: format!(
                 "create function pg_temp.postrider_backfill(tg_op text, tg_relid oid, old {name}, new {name}) returns text
-                     language plpgsql security definer set search_path = pg_catalog, pg_temp as {body}"
+                     language plpgsql security definer set search_path = pg_catalog, pg_temp{} as {body}",
+                settings_of(&body)
             ),
         })
     }
@@ -242,7 +246,9 @@ impl Function {
     /// Anew for every page: it belongs to the table's owner, and what he has made of it meanwhile is not called.
     async fn make(&self, connection: &mut PgConnection, table: i64) -> Result<()> {
         let Self { signature, create } = self;
-        let made = format!("drop function if exists {signature}; {create}");
+        // Not looked at before it is called: with `plpgsql.extra_errors` the server would refuse columns with the names of our variables.
+        let made =
+            format!("set local check_function_bodies = off; drop function if exists {signature}; {create}");
         sqlx::raw_sql(AssertSqlSafe(made)).execute(&mut *connection).await?;
         hand_over(connection, signature, table).await
     }

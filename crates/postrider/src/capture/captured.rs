@@ -34,7 +34,9 @@ pub(super) async fn captured(
         [one] if one.name == TRUNCATE => State::Missing,
         some if some.iter().any(|found| !found.is_whole) => State::Disabled,
         [_] => State::Outdated,
-        both if both.iter().any(|found| found.body != body || !found.is_safe) => State::Outdated,
+        both if both.iter().any(|found| found.body != body || !found.is_safe || !found.may_record) => {
+            State::Outdated
+        }
         _ if !recorder.is(rule.as_ref()) => State::Outdated,
         both if both.iter().any(|found| !found.fires(replicated)) => State::Disabled,
         _ => State::Installed,
@@ -123,6 +125,11 @@ fn remarks(shape: &Shape, function: &str, ours: &[&Found], doubles: &[&Found]) -
     if ours.iter().any(|found| !found.is_safe) {
         notes.push(format!(
             "the function {function}() has not the owner, the rights or the search path that it was given"
+        ));
+    }
+    if ours.iter().any(|found| !found.may_record) {
+        notes.push(format!(
+            "the owner of the function {function}() is not let to record events, and no write gets through"
         ));
     }
     for double in doubles {

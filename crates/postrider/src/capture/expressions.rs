@@ -161,7 +161,7 @@ pub(super) fn primary_key(shape: &Shape) -> Option<String> {
 }
 
 /// Whether one of the expressions may speak of that column. Once too often does no harm.
-pub(super) fn mentions(expressions: &[&str], column: &Column) -> bool {
+pub(crate) fn mentions(expressions: &[&str], column: &Column) -> bool {
     let name = column.name.to_lowercase();
     let quoted = name.replace('"', "\"\"");
     expressions.iter().any(|expression| {

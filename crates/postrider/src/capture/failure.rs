@@ -44,6 +44,20 @@ pub enum Error {
         /// Of the table.
         parent: String,
     },
+    /// The trigger could not read the parent.
+    #[error(
+        "{owner:?}, with whose rights the trigger of {table} looks for rows of {parent}, may not read that: let its owner, or a superuser, run `{statement}`"
+    )]
+    Unreadable {
+        /// As declared.
+        table: String,
+        /// Of the table.
+        parent: String,
+        /// Of the table, too.
+        owner: String,
+        /// What lets him.
+        statement: String,
+    },
     /// It is something else.
     #[error("{table} is {kind}: only tables can be captured{remedy}")]
     NotATable {
@@ -85,6 +99,16 @@ pub enum Error {
         table: String,
         /// Of the field and the column.
         name: String,
+    },
+    /// No row of it would ever count.
+    #[error(
+        "tables.{table}.soft_delete: {column} is never null, and a row counts as deleted when it has a value there: name a column that is null until then, or none"
+    )]
+    NeverNull {
+        /// As declared.
+        table: String,
+        /// Which.
+        column: String,
     },
     /// Neither a primary key nor an expression.
     #[error(

@@ -5,7 +5,7 @@
 //! So each is made anew right before it is called, ends with nothing deferred, and afterwards names must mean what they meant before.
 
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::generate::literal;
 use super::making::dollar_quoted;
@@ -117,4 +117,10 @@ pub(super) fn intact(search_path: &str) -> String {
             end if;",
         literal(search_path)
     )
+}
+
+/// What names without a schema mean in this session, which a function that ran in it may have set, whosever rights it had.
+pub(super) async fn names(connection: &mut PgConnection) -> sqlx::Result<String> {
+    let asked = sqlx::raw_sql("select pg_catalog.current_setting('search_path')");
+    connection.fetch_one(asked).await?.try_get(0)
 }

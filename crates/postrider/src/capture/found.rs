@@ -15,6 +15,7 @@ pub(super) const TRUNCATE: &str = "00_postrider_truncate";
 pub(super) const DEPARTED: &str = "00_postrider_departed";
 
 /// A trigger of ours, as it stands.
+#[expect(clippy::struct_excessive_bools, reason = "each is an answer of its own")]
 pub(super) struct Found {
     pub(super) relation: i64,
     pub(super) relation_name: String,
@@ -25,6 +26,8 @@ pub(super) struct Found {
     pub(super) is_whole: bool,
     /// Whether its function belongs to the table's owner and has the search path and the rights that it was given.
     pub(super) is_safe: bool,
+    /// Whether the owner of its function is let to record.
+    pub(super) may_record: bool,
     pub(super) body: String,
     pub(super) function: String,
     pub(super) definition: String,
@@ -66,6 +69,7 @@ pub(super) async fn installed(connection: &mut PgConnection) -> Result<Vec<Found
                 inherited: row.try_get("inherited")?,
                 is_whole: row.try_get("is_whole")?,
                 is_safe: row.try_get::<Option<bool>, _>("is_safe")?.unwrap_or_default(),
+                may_record: row.try_get("may_record")?,
                 body: row.try_get("body")?,
                 function: row.try_get("function")?,
                 definition: row.try_get("definition")?,

@@ -11,13 +11,14 @@ use std::fmt::Write as _;
 use super::declaration::{OnFailure, Table};
 use super::expressions::{declared, primary_key};
 use super::failure::{Error, Result};
+use super::making::PLAIN_STRINGS;
 use super::recorder::Recorder;
 use super::shape::{Column, Shape};
 use super::{json, truncate};
 
-/// What is caught although writes are to be refused: what the function or the declaration names is gone or is another thing now.
-/// Nobody's write fails for that, the event is kept. What is wrong with a value is no such thing.
-const ANOTHER_SHAPE: &str = "undefined_column or undefined_table or undefined_function or undefined_object or invalid_schema_name or datatype_mismatch";
+/// What is caught although writes are to be refused: what the function or the declaration names is gone, is another thing now or is
+/// there twice. Nobody's write fails for that, the event is kept. What is wrong with a value is no such thing.
+const ANOTHER_SHAPE: &str = "undefined_column or undefined_table or undefined_function or undefined_object or invalid_schema_name or datatype_mismatch or ambiguous_column or ambiguous_function";
 
 /// The name of our triggers. First in the alphabet, because triggers fire by name: before one that changes the row again, whose
 /// event must come second, and before the cascades of foreign keys.
@@ -70,7 +71,10 @@ impl<'a> Generator<'a> {
             shape.column(table, "changes", name)?;
         }
         if let Some(name) = &table.soft_delete {
-            shape.column(table, "soft_delete", name)?;
+            let column = shape.column(table, "soft_delete", name)?;
+            if column.never_null {
+                return Err(Error::NeverNull { table: table.name.clone(), column: name.clone() });
+            }
         }
         let key = match &table.key {
             Some(key) => key.clone(),
@@ -120,6 +124,9 @@ impl<'a> Generator<'a> {
     }
 
     fn variables(&self, out: &mut String) -> std::fmt::Result {
+        if self.has_backslashes() {
+            out.push_str(PLAIN_STRINGS);
+        }
         out.push_str("    verbs text[];\n    verb text;\n    previous text;\n    changed boolean;\n");
         // A column may be called `new`.
         out.push_str("    captured alias for new;\n");
@@ -140,6 +147,14 @@ impl<'a> Generator<'a> {
     /// Everything that is declared in SQL.
     pub(super) fn expressions(&self) -> Vec<&str> {
         declared(self.table).into_iter().map(|(_, expression)| expression).collect()
+    }
+
+    /// Whether a string of somebody else's may have one, which a session can take for an escape.
+    fn has_backslashes(&self) -> bool {
+        let parents = self.shape.parent.iter().flat_map(|parent| &parent.columns);
+        let computed =
+            self.shape.columns.iter().chain(parents).filter_map(|column| column.r#virtual.as_deref());
+        self.expressions().into_iter().chain(computed).any(|expression| expression.contains('\\'))
     }
 
     /// Which events there are, and what was before.
@@ -229,11 +244,16 @@ impl<'a> Generator<'a> {
                 declare
                     unknown constant text := postrider.unknown_fields(tg_relid, {}, old, new, true);
                 begin
-                    previous := concat_ws(',', nullif(previous, ''), nullif(substr(unknown, 2), ''));
+                    previous := concat_ws(',', nullif(previous, ''), nullif(substr({}, 2), ''));
                     changed := changed or unknown <> '';
                 end;
             end if;",
-            self.known()
+            self.known(),
+            if self.table.extra.is_empty() {
+                "unknown".to_owned()
+            } else {
+                format!("postrider.unknown_fields(tg_relid, {}, old, new, true)", self.told())
+            }
         )
     }
 
@@ -267,7 +287,7 @@ impl<'a> Generator<'a> {
         }
         out.push_str("            end;\n");
         let unknown =
-            format!("postrider.unknown_fields(tg_relid, {}, captured, captured, false)", self.known());
+            format!("postrider.unknown_fields(tg_relid, {}, captured, captured, false)", self.told());
         let grown = if self.has_data() {
             format!("left(data, -1) || {unknown} || '}}'")
         } else {
@@ -293,20 +313,6 @@ impl<'a> Generator<'a> {
                     from json_each(data::json) with ordinality f (key, value, place)
                     where f.key = any (kept_columns) or f.key <> all ({columns}));
             end if;"
-        )
-    }
-
-    /// Behind an event that is kept an event of its key is kept too, or it would overtake it.
-    fn wait(&self, out: &mut String) -> std::fmt::Result {
-        writeln!(
-            out,
-            "        if verbs is not null and coalesce(pg_sequence_last_value('postrider.capture_failures_failure_seq'), 0) > coalesce(pg_sequence_last_value('postrider.recaptured'), 0) then
-            if postrider.waits_behind(tg_relid, key) then
-                {};
-                verbs := null;
-            end if;
-        end if;",
-            self.keep("'55000', 'an event before it waits to be recorded'")
         )
     }
 
@@ -343,7 +349,7 @@ impl<'a> Generator<'a> {
         self.keep("sqlstate, sqlerrm")
     }
 
-    fn keep(&self, reason: &str) -> String {
+    pub(super) fn keep(&self, reason: &str) -> String {
         format!(
             "perform postrider.record_failure(tg_relid, tg_op, postrider.row_json(old, tg_relid), case when tg_op <> 'DELETE' then postrider.row_json(new, tg_relid) end, {}, {reason}, key{})",
             self.context(),
@@ -367,5 +373,14 @@ impl<'a> Generator<'a> {
     fn known(&self) -> String {
         let names: Vec<&str> = self.shape.columns.iter().map(|column| column.literal.as_str()).collect();
         format!("array[{}]", names.join(", "))
+    }
+
+    /// The same with the fields that are declared beside them: a column that comes under such a name has not its place.
+    fn told(&self) -> String {
+        if self.table.extra.is_empty() {
+            return self.known();
+        }
+        let extra: Vec<String> = self.table.extra.keys().map(|name| literal(name)).collect();
+        format!("{} || array[{}]::text[]", self.known(), extra.join(", "))
     }
 }

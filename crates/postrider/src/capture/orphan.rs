@@ -17,7 +17,7 @@ pub(super) fn orphan(one: &Found, found: &[Found], recorder: Option<(Recorder, S
         .iter()
         .rfind(|other| other.function == one.function && other.relation == one.relation && !other.inherited)
         .is_some_and(|last| last.name == one.name);
-    let goes = !one.function.contains("remember_departed") && is_last && !is_shared;
+    let goes = is_last && !is_shared;
     if goes
         && one.name != DEPARTED
         && found.iter().any(|other| other.function == one.function && other.inherited)

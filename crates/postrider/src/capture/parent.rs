@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::declaration::Parent;
+use super::declaration::{OnFailure, Parent};
 use super::departed;
 use super::expressions::mentions;
 use super::generate::{Generator, literal};
@@ -18,7 +18,7 @@ impl Generator<'_> {
             let key = parent.key().and_then(|key| key.lasting_type.as_deref()).unwrap_or("record");
             writeln!(
                 out,
-                "    parent_key {key};\n    parent_row json;\n    -- Null while nobody has looked.\n    has_parent boolean;"
+                "    parent_key {key};\n    parent_row json;\n    -- Null while nobody has looked.\n    has_parent boolean;\n    parents_seen bigint;"
             )?;
         }
         Ok(())
@@ -57,17 +57,41 @@ impl Generator<'_> {
         let kind = parent.key().map(|key| format!("::{}", key.any_type)).unwrap_or_default();
         let key = self.parent_key(out, declared, parent, &kind)?;
         let is_it = format!("p.{ident} {} {key}", parent.equal());
+        // They are counted, because FOUND may be a column here.
         writeln!(
             out,
             "                select p.* into {label}.parent from {name} p where {is_it};
-                if not found then
+                get diagnostics {label}.parents_seen = row_count;
+                if {label}.parents_seen = 0 then
                     {label}.parent_row := {departed};
                     select {read} where {is_it};
+                    get diagnostics {label}.parents_seen = row_count;{forgotten}
                 end if;
-                {label}.has_parent := found;",
+                {label}.has_parent := {label}.parents_seen > 0;",
             departed = gone(parent, &key),
+            forgotten = self.refuse_forgotten(parent, &key),
             read = self.read(&format!("{label}.parent_row")),
         )
+    }
+
+    /// Whether a parent that nobody finds may be one that has gone and could not be remembered, where that happens.
+    fn is_forgotten(&self, key: &str) -> Option<String> {
+        let survives = self.handled && self.table.on_failure == OnFailure::Record;
+        survives.then(|| format!("{key} is not null and {}", departed::HAS_FORGOTTEN))
+    }
+
+    /// Then there is no event of "no parent": it is kept.
+    fn refuse_forgotten(&self, parent: &ParentShape, key: &str) -> String {
+        self.is_forgotten(key).map_or_else(String::new, |is_forgotten| {
+            format!(
+                "
+                    if {}.parents_seen = 0 and {is_forgotten} then
+                        raise no_data_found using message = {};
+                    end if;",
+                self.label,
+                literal(&format!("a row of {} has gone and could not be remembered", parent.name))
+            )
+        })
     }
 
     /// The value that the parent is known by, and its name. By way of a variable: inside a query a column of the parent would come
@@ -110,10 +134,10 @@ impl Generator<'_> {
         writeln!(
             out,
             "                select postrider.row_json(p, {table}::regclass) into {label}.parent_row from {name} p where p.{ident} {equal} {key};
-                if not found then
+                if {label}.parent_row is null then
                     {label}.parent_row := {departed};
                 end if;
-                {label}.has_parent := {label}.parent_row is not null;
+                {label}.has_parent := {label}.parent_row is not null{or_forgotten};
                 end;
             exception when others then
                 {otherwise}
@@ -124,6 +148,10 @@ impl Generator<'_> {
             ident = parent.ident,
             equal = parent.equal(),
             departed = gone(parent, &key),
+            // Then nobody knows.
+            or_forgotten = self
+                .is_forgotten(&key)
+                .map_or_else(String::new, |is_forgotten| format!(" or nullif({is_forgotten}, true)")),
             otherwise = self.by_reference(declared),
         )
     }

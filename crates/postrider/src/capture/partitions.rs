@@ -5,9 +5,10 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::declaration::{Replicated, Table};
 use super::failure::Result;
+use super::fence;
 use super::found::{Found, TRUNCATE};
 use super::generate::literal;
-use super::making::{dollar_quoted, enabling, function_name};
+use super::making::{dollar_quoted, enabling, function_name, not_callable};
 use super::roles::relay_roles;
 use super::shape::Shape;
 
@@ -99,11 +100,14 @@ impl Watch {
     ) -> Result<Self> {
         let signature = format!("{}()", function_name(connection, shape.oid, "watch").await?);
         let body = body(&shape.name, function, replicated);
-        let there: Option<String> =
-            sqlx::query_scalar("select prosrc from pg_proc where oid = to_regprocedure($1)")
-                .bind(&signature)
-                .fetch_optional(&mut *connection)
-                .await?;
+        let there: Option<String> = sqlx::query_scalar(
+            "select p.prosrc from pg_proc p join pg_class c on c.oid = $2::bigint::oid
+             where p.oid = to_regprocedure($1) and p.prosecdef and pg_has_role(p.proowner, c.relowner, 'member')",
+        )
+        .bind(&signature)
+        .bind(shape.oid)
+        .fetch_optional(&mut *connection)
+        .await?;
         let partitions: Vec<(i64, String)> = sqlx::query_as(
             "select c.oid::bigint, c.oid::regclass::text from pg_partition_tree($1::bigint::oid::regclass) t join pg_class c on c.oid = t.relid
              where t.level > 0 and c.relkind <> 'f' order by 2",
@@ -140,8 +144,10 @@ impl Watch {
         let dropped = format!("'drop trigger if exists \"{TRUNCATE}\" on %s', part");
         let mut statements = vec![
             on_own(name, &[dropped, create, enable]),
+            // One that somebody else has put there before is his to alter, whatever it does now.
+            format!("drop function if exists {signature}"),
             format!(
-                "create or replace function {signature} returns void\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set row_security = on set lock_timeout = '500ms'\nas {}",
+                "create function {signature} returns void\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set row_security = on set lock_timeout = '500ms'\nas {}",
                 dollar_quoted(body)
             ),
             format!("revoke all on function {signature} from public"),
@@ -203,22 +209,21 @@ pub(super) async fn watch(connection: &mut PgConnection, table: &Table) -> Resul
         return Ok(());
     }
     let signature = format!("{}()", function_name(connection, shape.oid, "watch").await?);
-    let may: Option<bool> =
-        sqlx::query_scalar("select has_function_privilege(to_regprocedure($1)::oid, 'execute')")
-            .bind(&signature)
-            .fetch_one(&mut *connection)
-            .await?;
-    if may != Some(true) {
+    if not_callable(connection, std::slice::from_ref(&signature), shape.oid).await?.is_some() {
         return Ok(());
     }
+    let before = fence::names(connection).await?;
     let mut savepoint = connection.begin().await?;
     let called = format!("select {signature}");
-    match sqlx::raw_sql(AssertSqlSafe(called)).execute(&mut *savepoint).await {
-        Ok(_) => savepoint.commit().await?,
-        Err(error) => {
-            tracing::debug!(table = table.name, %error, "a new partition could not get its trigger");
-            savepoint.rollback().await?;
-        }
+    if let Err(error) = sqlx::raw_sql(AssertSqlSafe(called)).execute(&mut *savepoint).await {
+        tracing::debug!(table = table.name, %error, "a new partition could not get its trigger");
+        savepoint.rollback().await?;
+    } else if fence::names(&mut savepoint).await? == before {
+        savepoint.commit().await?;
+    } else {
+        // Whoever rolls back has the setting back.
+        tracing::warn!(table = table.name, "what watches its partitions has set another search path");
+        savepoint.rollback().await?;
     }
     Ok(())
 }

@@ -28,9 +28,16 @@ pub async fn plan(connection: &mut PgConnection, tables: &[Table]) -> Result<Pla
 }
 
 /// The search path of the triggers, for this transaction. Names of types and tables come out as they must be written there, and
-/// the same for everybody who compares.
+/// the same for everybody who compares, and so do strings. Columns may have the names of our own variables, whatever the server is told
+/// to think of that.
 pub(super) async fn as_triggers_see(connection: &mut PgConnection) -> Result<()> {
-    sqlx::query("select set_config('search_path', $1, true)").bind(SEARCH_PATH).execute(connection).await?;
+    sqlx::query(
+        "select set_config('search_path', $1, true), set_config('standard_conforming_strings', 'on', true),
+                set_config('quote_all_identifiers', 'off', true), set_config('plpgsql.extra_errors', 'none', true)",
+    )
+    .bind(SEARCH_PATH)
+    .execute(connection)
+    .await?;
     Ok(())
 }
 
@@ -56,7 +63,7 @@ pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> R
         // Those of its partitions that were detached go with its own.
         wanted.extend(strays(&shape, &found).map(|stray| (stray.relation, TRUNCATE)));
         plan.tables.push(captured(connection, table, &shape, &body, &found).await?);
-        parents.add(&shape);
+        parents.add(table, &shape);
     }
     for (parent, difference) in parents.all(connection, &found).await? {
         wanted.push((parent, DEPARTED));

@@ -89,7 +89,7 @@ async fn round(connection: &mut PgConnection, table: &Table, locks: bool) -> Res
 /// What is kept of a table: a row's failure is that of the partition it is in.
 fn of_table(oid: i64) -> String {
     format!(
-        "postrider.kept_table(f.relation, f.relid, f.origin, (select postrider.here())) in
+        "postrider.kept_table(f.relation, f.relid, f.origin, f.kept_by, (select postrider.here())) in
              (select {oid}::oid union select t.relid::oid from pg_partition_tree({oid}::oid::regclass) t)"
     )
 }
@@ -211,7 +211,7 @@ begin
                 perform set_config(setting.key, coalesce(setting.value, ''), true);
             end loop;
             -- Columns are known by their numbers, as long as it is the same table.
-            its_table := postrider.kept_table(failure.relation, failure.relid, failure.origin, postrider.here());
+            its_table := postrider.kept_table(failure.relation, failure.relid, failure.origin, failure.kept_by, postrider.here());
             named := failure.columns is null or failure.relid is distinct from its_table;
             strange := case when named and failure.operation <> 'TRUNCATE' then (
                 select k.name from json_object_keys(coalesce(failure.new_row, failure.old_row)) k (name) where k.name <> all (array[{known}]) limit 1) end;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::declaration::Replicated;
+use super::declaration::{OnFailure, Replicated, Table};
 use super::departed;
 use super::difference::{Difference, State};
 use super::failure::Result;
@@ -13,16 +13,27 @@ use super::generate::literal;
 use super::making::{dollar_quoted, enable, enable_clones, function_name, hand_over};
 use super::shape::{ParentShape, Shape};
 
-/// The tables that captured ones hang on, each with the columns by which it is known.
+/// The tables that captured ones hang on.
 #[derive(Default)]
-pub(super) struct Parents(BTreeMap<i64, (ParentShape, BTreeSet<String>)>);
+pub(super) struct Parents(BTreeMap<i64, Remembered>);
+
+/// A table that captured ones hang on.
+struct Remembered {
+    parent: ParentShape,
+    /// By which it is known.
+    columns: BTreeSet<String>,
+    /// Whether all that hang on it are to survive whatever happens to their events: then so are its deletions.
+    survives: bool,
+}
 
 impl Parents {
     /// That of a captured table.
-    pub(super) fn add(&mut self, shape: &Shape) {
+    pub(super) fn add(&mut self, table: &Table, shape: &Shape) {
         if let Some(parent) = &shape.parent {
-            let (_, columns) = self.0.entry(parent.oid).or_insert_with(|| (parent.clone(), BTreeSet::new()));
-            columns.insert(parent.column.clone());
+            let new = || Remembered { parent: parent.clone(), columns: BTreeSet::new(), survives: true };
+            let remembered = self.0.entry(parent.oid).or_insert_with(new);
+            remembered.columns.insert(parent.column.clone());
+            remembered.survives &= table.on_failure == OnFailure::Record;
         }
     }
 
@@ -33,8 +44,8 @@ impl Parents {
         found: &[Found],
     ) -> Result<Vec<(i64, Difference)>> {
         let mut all = Vec::new();
-        for (parent, columns) in self.0.values() {
-            all.push((parent.oid, departing(connection, parent, columns, found).await?));
+        for remembered in self.0.values() {
+            all.push((remembered.parent.oid, departing(connection, remembered, found).await?));
         }
         Ok(all)
     }
@@ -46,16 +57,16 @@ impl Parents {
         shape: &Shape,
         found: &[Found],
     ) -> Result<Option<Difference>> {
-        let Some((parent, columns)) = shape.parent.as_ref().and_then(|parent| self.0.get(&parent.oid)) else {
+        let Some(remembered) = shape.parent.as_ref().and_then(|parent| self.0.get(&parent.oid)) else {
             return Ok(None);
         };
-        Ok(Some(departing(connection, parent, columns, found).await?))
+        Ok(Some(departing(connection, remembered, found).await?))
     }
 }
 
 /// Whether whoever asks could give a function to the owner of the table `c`, who must be let to have one.
 const MAY_GIVE: &str = "pg_catalog.pg_has_role(c.relowner, 'member')
-    and (pg_catalog.current_setting('is_superuser') operator(pg_catalog.=) 'on'::pg_catalog.text or pg_catalog.has_schema_privilege(c.relowner, 'postrider', 'create'))";
+    and (pg_catalog.current_setting('is_superuser') operator(pg_catalog.=) 'on'::pg_catalog.text or pg_catalog.has_schema_privilege(c.relowner, 'postrider_capture', 'create'))";
 
 /// It belongs to the parent's owner, as that of a captured table does, unless whoever installs has no right to give it to him.
 fn create_remember(function: &str, parent: &str, body: &str) -> [String; 3] {
@@ -77,17 +88,17 @@ fn create_remember(function: &str, parent: &str, body: &str) -> [String; 3] {
 /// The trigger of a parent.
 async fn departing(
     connection: &mut PgConnection,
-    parent: &ParentShape,
-    columns: &BTreeSet<String>,
+    remembered: &Remembered,
     found: &[Found],
 ) -> Result<Difference> {
+    let Remembered { parent, columns, survives } = remembered;
     let name = &parent.name;
     let function = function_name(connection, parent.oid, "departed").await?;
-    let body = departed::remember(parent, columns);
+    let body = departed::remember(parent, columns, *survives);
     let ours = found.iter().find(|found| found.relation == parent.oid && found.name == DEPARTED);
     let state = match ours {
         None => State::Missing,
-        Some(ours) if ours.body != body => State::Outdated,
+        Some(ours) if ours.body != body || !ours.may_record => State::Outdated,
         Some(ours) if !ours.is_safe && may_give(connection, parent.oid).await? => State::Outdated,
         Some(ours) if !ours.is_whole || !ours.fires(Replicated::Capture) => State::Disabled,
         Some(_) => State::Installed,
@@ -96,8 +107,9 @@ async fn departing(
     if state != State::Installed {
         statements.extend(create_remember(&function, name, &body));
         statements.push(format!("drop trigger if exists \"{DEPARTED}\" on {name}"));
+        // Before it goes: one statement may take rows of the child and of the parent away, and the child's trigger may come first then.
         statements.push(format!(
-            "create trigger \"{DEPARTED}\" after delete on {name} for each row execute function {function}()"
+            "create trigger \"{DEPARTED}\" before delete on {name} for each row execute function {function}()"
         ));
         statements.extend(enable(name, &[DEPARTED], Replicated::Capture));
         if parent.partitioned {

@@ -4,7 +4,7 @@ use sqlx::PgConnection;
 
 use super::declaration::Table;
 use super::failure::{Error, Result};
-use super::shape::Shape;
+use super::shape::{ParentShape, Shape};
 
 /// Refuses, with what it takes, what the server would refuse in the middle.
 pub(super) async fn check(connection: &mut PgConnection, tables: &[Table]) -> Result<()> {
@@ -14,7 +14,8 @@ pub(super) async fn check(connection: &mut PgConnection, tables: &[Table]) -> Re
     let refused: Option<(String, String)> = sqlx::query_as(
         "select current_user::text, format('select postrider.allow_capture(%L)', current_user)
          -- In this order: without the first, the names of the others may not be asked for.
-         where not case when has_schema_privilege('postrider', 'usage') and has_schema_privilege('postrider', 'create')
+         where not case when has_schema_privilege('postrider', 'usage') and has_schema_privilege('postrider_capture', 'usage')
+                 and has_schema_privilege('postrider_capture', 'create')
              then has_table_privilege('postrider.capture_failures', 'select')
                  and has_function_privilege('postrider.let_record(regclass, text, json)', 'execute')
              else false end",
@@ -54,7 +55,34 @@ pub(super) async fn check(connection: &mut PgConnection, tables: &[Table]) -> Re
                 let (table, parent) = (table.name.clone(), parent.name.clone());
                 return Err(Error::Hidden { table, parent });
             }
+            check_parent(connection, table, &shape, parent).await?;
         }
     }
     Ok(())
+}
+
+/// Otherwise every write of the child would fail: its trigger reads whole rows of the parent, with the rights of the child's owner.
+async fn check_parent(
+    connection: &mut PgConnection,
+    table: &Table,
+    shape: &Shape,
+    parent: &ParentShape,
+) -> Result<()> {
+    let lacking: Option<(String, String)> = sqlx::query_as(
+        "select pg_get_userbyid(c.relowner)::text,
+                format('grant usage on schema %1$I to %3$I; grant select on %1$I.%2$I to %3$I', n.nspname, p.relname, pg_get_userbyid(c.relowner))
+         from pg_class c, pg_class p join pg_namespace n on n.oid = p.relnamespace
+         where c.oid = $1::bigint::oid and p.oid = $2::bigint::oid
+           and (not has_schema_privilege(c.relowner, n.oid, 'usage')
+                or exists (select from pg_attribute a where a.attrelid = p.oid and a.attnum > 0 and not a.attisdropped
+                           and not has_column_privilege(c.relowner, p.oid, a.attnum, 'select')))",
+    )
+    .bind(shape.oid)
+    .bind(parent.oid)
+    .fetch_optional(connection)
+    .await?;
+    lacking.map_or(Ok(()), |(owner, statement)| {
+        let (table, parent) = (table.name.clone(), parent.name.clone());
+        Err(Error::Unreadable { table, parent, owner, statement })
+    })
 }

@@ -79,8 +79,10 @@ pub struct Column {
     pub hash: Option<String>,
     /// Its collation, with its schema, where that takes different texts for equal.
     pub loose_collation: Option<String>,
-    /// Whether its type, or one inside it, brings its own JSON along, which it need not take back.
+    /// Whether its type, or one inside it, brings its own JSON along, which it need not take back; nor does an array of documents.
     pub has_own_json: bool,
+    /// Whether it has always a value.
+    pub never_null: bool,
     /// Whether it is computed from others.
     pub generated: bool,
     /// What it is computed by whenever it is read: triggers find null in it.
@@ -168,6 +170,7 @@ impl Shape {
                     hash: row.try_get("hash")?,
                     loose_collation: row.try_get("loose_collation")?,
                     has_own_json: row.try_get("has_own_json")?,
+                    never_null: row.try_get("never_null")?,
                     generated: row.try_get("generated")?,
                     r#virtual: row.try_get("virtual")?,
                 })

@@ -63,7 +63,7 @@ async fn look(connection: &mut PgConnection, tables: &[Table], learn: bool) -> R
     for table in tables {
         let shape = Shape::of(&mut transaction, table).await;
         if let Ok(shape) = &shape {
-            parents.add(shape);
+            parents.add(table, shape);
         }
         shapes.push((table, shape));
     }

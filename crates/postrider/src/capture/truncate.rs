@@ -3,6 +3,7 @@
 use super::declaration::{Table, Truncate};
 use super::generate::literal;
 use super::shape::Shape;
+use super::waiting::truncate_waits;
 
 /// Before everything else: whether it is any news, and allowed.
 pub(super) fn first(table: &Table, shape: &Shape, is_trigger: bool) -> String {
@@ -35,9 +36,10 @@ pub(super) fn event(table: &Table, shape: &Shape, is_trigger: bool, context: &st
         format!(
             "    if tg_op <> 'TRUNCATE' then
         null;
-    elsif postrider.has_failures(tg_relid) then
+    elsif {} then
         perform postrider.record_failure(tg_relid, tg_op, null, null, {context}, '55000', 'writes before it wait to be recorded');
-    else\n"
+    else\n",
+            truncate_waits()
         )
     } else {
         "    if tg_op = 'TRUNCATE' then\n".to_owned()

@@ -7,7 +7,7 @@ use sqlx::{FromRow as _, Row as _};
 use tokio::sync::{Mutex, OwnedRwLockReadGuard, watch};
 use uuid::Uuid;
 
-use super::blame::is_of_the_effect;
+use super::blame::{is_of_the_database, is_of_the_effect};
 use super::caution::{Care, Caution};
 use super::ear::{Ear, Next};
 use super::process::{Failure, Process};
@@ -292,6 +292,9 @@ impl<P: Process> Worker<P> {
                 error if error.is_transient() => return Err(error),
                 error => error.into(),
             },
+            Err(wrapped) if is_of_the_database(&*wrapped) => {
+                return Err(Error::Handler { said: in_words(&*wrapped) });
+            }
             Err(other) => other,
         };
         // The connection may be the reason, and then there was nothing left to roll back.

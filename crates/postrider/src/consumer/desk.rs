@@ -92,12 +92,12 @@ impl<D> Desk<D> {
         }
     }
 
-    /// What was begun of this line is to be begun again, not before then, and before everything behind it.
-    pub(super) fn put_back(&mut self, line: Line, item: D, due: Instant) {
+    /// What was begun of this line is to be begun again, not before then, and before everything behind it; by itself, if nothing is known of it yet.
+    pub(super) fn put_back(&mut self, line: Line, item: D, due: Instant, is_suspect: bool) {
         self.busy.remove(&line);
         self.is_reserved = false;
         let items = self.lines.entry(line.clone()).or_default();
-        items.push_front(Waiting { item, is_suspect: false });
+        items.push_front(Waiting { item, is_suspect });
         self.resting.insert((due, line));
     }
 
@@ -150,7 +150,7 @@ mod tests {
         let mut desk = desk(&[("a", 1, false), ("a", 2, false), ("b", 3, false)]);
         let (line, item) = desk.next(now).unwrap();
         let due = now + Duration::from_secs(5);
-        desk.put_back(line, item, due);
+        desk.put_back(line, item, due, false);
         assert_eq!(desk.wakes(), Some(due));
         assert_eq!(desk.next(now).map(|(_, item)| item), Some(3));
         assert!(desk.next(now).is_none(), "2 waits behind 1");
@@ -168,7 +168,16 @@ mod tests {
         assert_eq!(item, 2);
         assert!(desk.next(now).is_none(), "2 is by itself");
         desk.finish(second);
+        let (third, item) = desk.next(now).unwrap();
+        assert_eq!(item, 3);
+        // The database failed: of 3 nobody knows any more than before.
+        desk.put_back(third, item, now, true);
+        let (fourth, item) = desk.next(now).unwrap();
+        assert_eq!(item, 4);
+        assert!(desk.next(now).is_none(), "4 is at work");
+        desk.finish(fourth);
         assert_eq!(desk.next(now).map(|(_, item)| item), Some(3));
+        assert!(desk.next(now).is_none(), "3 is by itself again");
     }
 
     #[tokio::test]

@@ -10,11 +10,16 @@ use super::event::Event;
 use super::source::{Delivery, Grave, Link, Trouble};
 use super::telemetry::End;
 use super::{Shared, attempts, letters};
-use crate::consume::blame::is_of_the_effect;
+use crate::consume::blame::{is_of_the_database, is_of_the_effect};
 use crate::consume::words::{caught, in_words};
 use crate::consume::{BoxError, Outcome, Tx};
-use crate::inbox;
 use crate::log::Error;
+
+/// Whoever freezes in the middle of its transaction must not keep the event from others for ever: they wait for it here. A shorter time of the
+/// server's own stands.
+const FIRST_TIME: &str = "select postrider.first_time($1, $2::text)
+    from current_setting('idle_in_transaction_session_timeout') as own (time)
+    cross join lateral set_config('idle_in_transaction_session_timeout', case own.time when '0' then $3 else own.time end, true)";
 
 /// A message in hand, with the event that it is.
 pub(super) struct Held<L: Link> {
@@ -30,6 +35,10 @@ pub(super) struct Held<L: Link> {
     pub(super) begun: u32,
     /// Whether the next try has to be counted before it is made.
     pub(super) is_counted: bool,
+    /// Whether it has been: the one before came to nothing over the database, and was none of its own.
+    pub(super) is_begun: bool,
+    /// What was said about the try before the one that was counted last.
+    pub(super) reason: Option<String>,
 }
 
 /// What is to become of a message that was tried.
@@ -44,8 +53,8 @@ pub(super) enum Verdict {
 
 /// Why a try did not end well.
 enum Failure {
-    /// The database, not the event.
-    Database(Error),
+    /// The database, not the event, in words.
+    Database(String),
     /// The event, as far as anybody knows, and when to try again, if the handler said so.
     Event(BoxError, Option<Duration>),
     Broker(Trouble),
@@ -59,7 +68,11 @@ impl From<sqlx::Error> for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        if is_of_the_effect(&error) { Self::Event(error.into(), None) } else { Self::Database(error) }
+        if is_of_the_effect(&error) {
+            Self::Event(error.into(), None)
+        } else {
+            Self::Database(error.to_string())
+        }
     }
 }
 
@@ -117,15 +130,17 @@ where
     }
     let id = held.event.id.clone();
     if held.is_counted {
-        let (begun, reason) = attempts::begin(pool, consumer, &id).await?;
-        held.begun = begun;
-        if begun > shared.retry.max_attempts {
-            let reason = reason.unwrap_or_else(|| "the process ended each time".to_owned());
+        if !held.is_begun {
+            (held.begun, held.reason) = attempts::begin(pool, consumer, &id).await?;
+            held.is_begun = true;
+        }
+        if held.begun > shared.retry.max_attempts {
+            let reason = held.reason.clone().unwrap_or_else(|| "the process ended each time".to_owned());
             return give_up(shared, held, &reason).await;
         }
     }
     let mut transaction = Tx(pool.begin().await?);
-    if !inbox::first_time(&mut transaction, consumer, &id).await? {
+    if !is_first(shared, &mut transaction, &id).await? {
         return had_before(shared, held, transaction).await;
     }
     let event = match held.event.typed(held.begun.max(1)) {
@@ -165,6 +180,16 @@ where
     }
 }
 
+/// Whether the event has had no effect yet, as `inbox::first_time`.
+async fn is_first(shared: &Shared, transaction: &mut Tx, id: &str) -> sqlx::Result<bool> {
+    sqlx::query_scalar(FIRST_TIME)
+        .bind(&shared.consumer)
+        .bind(id)
+        .bind(format!("{}ms", shared.lease.as_millis().min(i32::MAX.unsigned_abs().into())))
+        .fetch_one(&mut **transaction)
+        .await
+}
+
 async fn commit<L: Link>(shared: &Shared, held: &Held<L>, mut transaction: Tx) -> Result<(), Failure> {
     if held.begun > 0 {
         attempts::end(&mut transaction, &shared.consumer, &held.event.id).await?;
@@ -190,7 +215,7 @@ async fn had_before<L: Link>(shared: &Shared, held: &Held<L>, mut transaction: T
 /// Dead without, or after, its last try. It is in the inbox, too: a copy of it has no other fate.
 async fn give_up<L: Link>(shared: &Shared, held: &Held<L>, reason: &str) -> Result<End, Failure> {
     let mut transaction = Tx(shared.pool.begin().await?);
-    if !inbox::first_time(&mut transaction, &shared.consumer, &held.event.id).await? {
+    if !is_first(shared, &mut transaction, &held.event.id).await? {
         return had_before(shared, held, transaction).await;
     }
     bury(shared, held, reason).await?;
@@ -211,9 +236,10 @@ async fn bury<L: Link>(shared: &Shared, held: &Held<L>, reason: &str) -> Result<
 fn failure(error: BoxError, rolled_back: sqlx::Result<()>) -> Failure {
     match error.downcast::<sqlx::Error>() {
         Ok(error) => match Error::from(*error) {
-            error if error.is_transient() => Failure::Database(error),
+            error if error.is_transient() => Failure::Database(error.to_string()),
             error => Failure::Event(error.into(), None),
         },
+        Err(wrapped) if is_of_the_database(&*wrapped) => Failure::Database(in_words(&*wrapped)),
         Err(error) => match rolled_back {
             Ok(()) => Failure::Event(error, None),
             Err(lost) => lost.into(),
@@ -253,6 +279,7 @@ async fn count<L: Link>(
         held.begun = attempts::begin(pool, consumer, &held.event.id).await?.0;
     }
     attempts::fail(pool, consumer, &held.event.id, &reason).await?;
+    held.is_begun = false;
     if held.begun >= retry.max_attempts {
         telemetry.ended(give_up(shared, held, &reason).await?);
         return Ok(Verdict::Settled);

@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use super::decode::decode;
 use super::desk::{Desk, Line};
 use super::handle::{Held, Verdict, handle};
-use super::source::{Deliveries, Delivery, Grave, Link, Opened, Source, Terms, Trouble};
+use super::source::{Deliveries, Delivery, Grave, Link, Source, Terms, Trouble};
 use super::telemetry::End;
-use super::{Error, Event, Shared, letters};
+use super::{Error, Event, Shared, letters, memory};
 use crate::consume::{BoxError, Outcome, Tx};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -23,6 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(2);
 const NEVER: Duration = Duration::from_hours(1);
 
+/// A connection whose messages the inbox remembers for long enough, or why there is none.
+type Opened<L> = Result<(L, Deliveries<<L as Link>::Receipt>), Error>;
 type Opening<'a, L> = Pin<Box<dyn Future<Output = Opened<L>> + Send + 'a>>;
 
 /// A connection that stands.
@@ -66,7 +68,7 @@ impl<'a, S: Source> Loop<'a, S> {
             source,
             terms,
             connection: None,
-            opening: Some(Box::pin(source.open(terms))),
+            opening: Some(Box::pin(open(shared, source, terms))),
             generation: 0,
             desk: Desk::new(),
             in_hand: HashMap::new(),
@@ -116,7 +118,13 @@ impl<'a, S: Source> Loop<'a, S> {
                 Happened::Keep => self.keep().await.err(),
                 Happened::Tried(tried) => self.tried(*tried),
                 Happened::Received(Some(Ok(delivery))) => self.received(delivery).await.err(),
-                Happened::Received(Some(Err(trouble))) | Happened::Opened(Err(trouble)) => Some(trouble),
+                Happened::Received(Some(Err(trouble))) | Happened::Opened(Err(Error::Broker(trouble))) => {
+                    Some(trouble)
+                }
+                Happened::Opened(Err(error)) => {
+                    shared.telemetry.over();
+                    return Err(error);
+                }
                 Happened::Received(None) => Some(Trouble::away("the connection has ended")),
                 Happened::Opened(Ok((link, deliveries))) => {
                     self.connected(link, deliveries);
@@ -126,10 +134,14 @@ impl<'a, S: Source> Loop<'a, S> {
             match trouble {
                 None => {}
                 Some(trouble) if trouble.is_passing => self.lose(&trouble),
-                Some(trouble) => return Err(trouble.into()),
+                Some(trouble) => {
+                    shared.telemetry.over();
+                    return Err(trouble.into());
+                }
             }
         }
         self.drain(busy).await;
+        shared.telemetry.over();
         Ok(())
     }
 
@@ -158,10 +170,10 @@ impl<'a, S: Source> Loop<'a, S> {
         );
         self.desk.clear();
         self.in_hand.clear();
-        let (source, terms) = (self.source, self.terms);
+        let (shared, source, terms) = (self.shared, self.source, self.terms);
         self.opening = Some(Box::pin(async move {
             sleep(pause).await;
-            source.open(terms).await
+            open(shared, source, terms).await
         }));
     }
 
@@ -187,7 +199,17 @@ impl<'a, S: Source> Loop<'a, S> {
         self.in_hand.insert(number, delivery.receipt.clone());
         let key = event.key.clone();
         let generation = self.generation;
-        let held = Held { delivery, event, link, generation, number, begun: 0, is_counted: is_repeated };
+        let held = Held {
+            delivery,
+            event,
+            link,
+            generation,
+            number,
+            begun: 0,
+            is_counted: is_repeated,
+            is_begun: false,
+            reason: None,
+        };
         self.desk.push(key, held, is_repeated);
         Ok(())
     }
@@ -196,7 +218,9 @@ impl<'a, S: Source> Loop<'a, S> {
         let is_current = held.generation == self.generation && self.connection.is_some();
         match verdict {
             Verdict::Again(pause) if is_current => {
-                self.desk.put_back(line, held, Instant::now() + pause);
+                // Counted, and it came to nothing over the database: it may still be one that ends the process.
+                let is_suspect = held.delivery.is_repeated && held.is_begun;
+                self.desk.put_back(line, held, Instant::now() + pause, is_suspect);
                 return None;
             }
             Verdict::Settled | Verdict::Again(_) | Verdict::Lost(_) => self.desk.finish(line),
@@ -245,6 +269,15 @@ impl<'a, S: Source> Loop<'a, S> {
         drop(busy);
         let _ = timeout(FAREWELL, connection.link.close()).await;
     }
+}
+
+async fn open<S: Source>(shared: &Shared, source: &S, terms: &Terms) -> Opened<S::Link> {
+    let (link, deliveries) = source.open(terms).await?;
+    let keeps = link.keeps();
+    if keeps.is_some() {
+        memory::suffices(shared, keeps).await?;
+    }
+    Ok((link, deliveries))
 }
 
 async fn give_back<L: Link>(link: &L, receipts: &[L::Receipt]) {

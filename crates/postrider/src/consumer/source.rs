@@ -140,6 +140,11 @@ pub trait Source: Send + Sync {
     /// `redis`, for logs and metrics.
     fn kind(&self) -> &'static str;
 
+    /// For how long a message may wait where this consumer has said so itself: it may come again until then, and the inbox has to remember it.
+    fn keeps(&self) -> Option<Duration> {
+        None
+    }
+
     /// Connects.
     fn open(&self, terms: &Terms) -> impl Future<Output = Opened<Self::Link>> + Send;
 }
@@ -148,6 +153,12 @@ pub trait Source: Send + Sync {
 pub trait Link: Send + Sync + 'static {
     /// By which the broker knows a message.
     type Receipt: Clone + Send + Sync + 'static;
+
+    /// For how long a message may wait where that is for others to say, and the broker tells: it may come again until then, and the inbox has to
+    /// remember it. `Duration::MAX` where there is no limit.
+    fn keeps(&self) -> Option<Duration> {
+        None
+    }
 
     /// It is done with, and must not come again. Called after the commit.
     fn acknowledge(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), Trouble>> + Send;

@@ -98,6 +98,12 @@ impl Telemetry {
         self.kept_letters.increment(1);
     }
 
+    /// Nothing is connected or in hand any more.
+    pub(super) fn over(&self) {
+        self.connected.set(0.0);
+        self.in_hand.set(0.0);
+    }
+
     pub(super) fn lost(&self) {
         self.connected.set(0.0);
         self.reconnects.increment(1);

@@ -3,15 +3,34 @@
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use sqlx::{PgPool, PgTransaction};
+use sqlx::{AssertSqlSafe, PgPool, PgTransaction};
 use tokio::sync::watch;
 
 use super::unsettled::encode;
 use super::{HandlerResult, Outcome};
 
-/// Whatever the pool's default is: a job is settled by what others have done until now.
-const BEGIN: &str = "begin isolation level read committed";
+/// So long the end of a failed transaction is waited for. While one of its statements runs, behind a lock for instance, the server does not answer.
+const ROLLBACK: Duration = Duration::from_millis(250);
+
+/// Read committed whatever the pool's default is: a job is settled by what others have done until now. No statement may take much longer than the handler: the
+/// server ends one that nobody waits for any more, and the pool has its connection back.
+fn begin(silence: Duration, timeout: Option<Duration>) -> String {
+    let milliseconds = |time: Duration| time.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
+    let unless_set = |setting: &str, time: Duration| {
+        let time = milliseconds(time);
+        format!("select set_config('{setting}', '{time}', true) where current_setting('{setting}') = '0'")
+    };
+    let mut statements = vec![
+        "begin isolation level read committed".to_owned(),
+        unless_set("idle_in_transaction_session_timeout", silence),
+    ];
+    // Later than the handler itself is ended, which says what happened in better words.
+    statements
+        .extend(timeout.map(|timeout| unless_set("statement_timeout", timeout.saturating_add(4 * ROLLBACK))));
+    statements.join("; ")
+}
 
 pub(super) type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 pub(super) type Cancelled = watch::Receiver<Arc<HashSet<i64>>>;
@@ -23,6 +42,8 @@ pub struct JobContext {
     pub(super) id: i64,
     pub(super) states: Arc<States>,
     pub(super) cancelled: Cancelled,
+    pub(super) silence: Duration,
+    pub(super) timeout: Option<Duration>,
     pub(super) transaction: Option<PgTransaction<'static>>,
 }
 
@@ -38,7 +59,10 @@ impl JobContext {
     pub async fn transaction(&mut self) -> Result<&mut PgTransaction<'static>, sqlx::Error> {
         match &mut self.transaction {
             Some(transaction) => Ok(transaction),
-            none => Ok(none.insert(self.pool.begin_with(BEGIN).await?)),
+            none => {
+                let statements = AssertSqlSafe(begin(self.silence, self.timeout));
+                Ok(none.insert(self.pool.begin_with(statements).await?))
+            }
         }
     }
 
@@ -74,7 +98,7 @@ impl JobContext {
             Ok(outcome) if !matches!(outcome, Outcome::Retry { .. }) => outcome,
             // The attempt has failed, and has no effect.
             _ => {
-                transaction.rollback().await?;
+                roll_back(transaction).await?;
                 return Ok(false);
             }
         };
@@ -88,4 +112,9 @@ impl JobContext {
         transaction.commit().await?;
         Ok(true)
     }
+}
+
+/// Dropped if that takes long: then the pool rolls back, when the server answers, and the job need not wait for it. It cannot be committed any more.
+async fn roll_back(transaction: PgTransaction<'static>) -> Result<(), sqlx::Error> {
+    tokio::time::timeout(ROLLBACK, transaction.rollback()).await.unwrap_or(Ok(()))
 }

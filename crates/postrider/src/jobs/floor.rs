@@ -14,6 +14,7 @@ use super::claimer::{Brought, Want};
 use super::context::{Cancelled, JobContext, States};
 use super::handler::Run;
 use super::job::Claimed;
+use super::strangers::{Strangers, not_ours};
 use super::telemetry::{Attempt, Telemetry};
 use super::unsettled::{Ended, Settlement, Unsettled};
 use super::worker::WorkerOptions;
@@ -31,7 +32,9 @@ pub(super) struct Shared {
     pub(super) states: Arc<States>,
     pub(super) cancellations: Cancelled,
     pub(super) timeout: Option<Duration>,
+    pub(super) silence: Duration,
     pub(super) telemetry: Arc<Telemetry>,
+    pub(super) strangers: Strangers,
 }
 
 type Joined = Result<(Id, Ended), JoinError>;
@@ -268,9 +271,7 @@ fn broken(error: JoinError) -> Ended {
 async fn work(shared: Arc<Shared>, claimed: Claimed) -> Ended {
     let Claimed { claim, job, .. } = claimed;
     let Some(handler) = shared.handlers.get(&job.kind) else {
-        return Ended::Said(
-            Err(format!("this worker has no handler for jobs of kind {:?}", job.kind).into()),
-        );
+        return not_ours(&shared.strangers, &job.kind);
     };
     if job.attempt >= job.max_attempts
         && let Err(error) = begin(&shared.pool, claim, job.id).await
@@ -287,6 +288,8 @@ async fn work(shared: Arc<Shared>, claimed: Claimed) -> Ended {
         id: job.id,
         states: shared.states.clone(),
         cancelled: shared.cancellations.clone(),
+        silence: shared.silence,
+        timeout: shared.timeout,
         transaction: None,
     };
     let working = handler.run(&mut context, job);

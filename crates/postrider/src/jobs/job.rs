@@ -32,8 +32,34 @@ pub(super) struct Claimed {
 }
 
 impl Claimed {
-    /// It may have cost others their life: it runs alone.
+    /// It may have cost others their life: it runs alone. Once is chance, but with its last attempt a neighbour of the culprit would be dead. The same rule
+    /// is in `postrider.claim_band`.
     pub(super) fn is_suspect(&self) -> bool {
-        self.lost > 1
+        self.lost > 1 || self.lost > 0 && self.job.attempt >= self.job.max_attempts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_suspect_after_two_losses_or_before_its_last_attempt_after_one() {
+        let is_suspect = |lost, attempt| {
+            let job = Job {
+                id: 1,
+                kind: String::new(),
+                payload: String::new(),
+                key: None,
+                attempt,
+                max_attempts: 3,
+                created_at: OffsetDateTime::UNIX_EPOCH,
+            };
+            Claimed { claim: 1, lost, job }.is_suspect()
+        };
+        assert_eq!(
+            [(0, 3), (1, 2), (1, 3), (2, 2)].map(|(lost, attempt)| is_suspect(lost, attempt)),
+            [false, false, true, true]
+        );
     }
 }

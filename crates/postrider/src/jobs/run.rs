@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use uuid::Uuid;
 
 use super::beat::{Identity, Name, Pulse, beat};
@@ -15,12 +15,15 @@ use super::error::Result;
 use super::floor::{Floor, Shared};
 use super::link::Link;
 use super::settler::settle;
+use super::strangers::Strangers;
 use super::telemetry::Telemetry;
 use super::tend::tend;
 use super::worker::{Worker, WorkerOptions};
 
 /// How often it is looked for results that have waited long enough for the rest of their claim.
 const TICK: Duration = Duration::from_millis(10);
+/// So long a worker that stops tries to say how jobs ended, even where the time to drain is over: it takes a moment, if the database is there.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -> Result<()> {
     let Worker { pool, options, handlers, crons, states } = worker;
@@ -67,7 +70,9 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
         states: Arc::new(states),
         cancellations,
         timeout: options.timeout,
+        silence: options.silence,
         telemetry,
+        strangers: Strangers::default(),
     };
     let mut floor =
         Floor::new(shared, &options, is_safe.clone(), wants, settlements, claimant_now, claimants);
@@ -86,6 +91,7 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
         }
     };
 
+    let told_to_stop = Instant::now();
     stopping.send_replace(true);
     floor.stop();
     let drained = async {
@@ -111,14 +117,28 @@ pub(super) async fn run(worker: Worker, stop: impl Future<Output = ()> + Send) -
     let names = floor.leave();
     let result = match failed {
         Some(ended) => ended,
-        None => settler.await,
+        None => stored(settler, options.drain.saturating_sub(told_to_stop.elapsed()).max(LAST_WORDS)).await,
     };
     helpers.abort_all();
-    leave(link("leaving"), names).await?;
+    if let Ok(left) = tokio::time::timeout(LAST_WORDS, leave(link("leaving"), names)).await {
+        left?;
+    }
     result.unwrap_or_else(|error| {
         tracing::error!(%error, "the task that stores results ended");
         Ok(())
     })
+}
+
+/// Waits until everything is stored, for so long: a worker that is told to stop does not wait for a database that is away.
+async fn stored(mut settler: JoinHandle<Result<()>>, longest: Duration) -> Result<Result<()>, JoinError> {
+    let Ok(ended) = tokio::time::timeout(longest, &mut settler).await else {
+        settler.abort();
+        tracing::warn!(
+            "how jobs ended could not be stored before the worker had to end; they run again when the lease has run out"
+        );
+        return Ok(Ok(()));
+    };
+    ended
 }
 
 /// Connects for the first time. A server that is away is waited for; what is wrong otherwise is said at once.

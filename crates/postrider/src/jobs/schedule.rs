@@ -9,7 +9,33 @@ use super::error::{Error, Result};
 /// So many missed ticks are made up for at most.
 const MOST_MISSED: usize = 1000;
 
-pub(super) async fn declare(connection: &mut PgConnection, cron: &Cron) -> Result<()> {
+/// Makes schedules known, and leaves those that the database refuses: they do not keep the others from it.
+pub(super) async fn declare(connection: &mut PgConnection, crons: &mut Vec<Cron>) -> Result<()> {
+    let (mut wrong, mut next) = (None, 0);
+    while let Some(cron) = crons.get(next) {
+        match declare_one(connection, cron).await {
+            Ok(()) => drop(crons.remove(next)),
+            Err(error) => {
+                wrong = Some(refused(&cron.name, error)?);
+                next += 1;
+            }
+        }
+    }
+    wrong.map_or(Ok(()), Err)
+}
+
+/// What the server holds against a schedule; anything else is its own trouble.
+fn refused(name: &str, error: sqlx::Error) -> Result<Error> {
+    let is_input = |code: &str| ["22", "23", "54"].iter().any(|class| code.starts_with(class));
+    match error.as_database_error() {
+        Some(said) if said.code().as_deref().is_some_and(is_input) => {
+            Ok(Error::Schedule { name: name.to_owned(), reason: said.message().to_owned() })
+        }
+        _ => Err(error.into()),
+    }
+}
+
+async fn declare_one(connection: &mut PgConnection, cron: &Cron) -> sqlx::Result<()> {
     sqlx::query("select postrider.declare_cron($1, $2, $3, $4::text::json, $5, $6, $7, $8, $9)")
         .bind(&cron.name)
         .bind(&cron.expression)
@@ -52,13 +78,16 @@ pub(super) async fn tick(connection: &mut PgConnection, crons: &[Cron]) -> Resul
         let ticks = due_ticks(&expression, row.try_get(2)?, row.try_get(4)?, now);
         let next = expression.after(now.max(ticks.last().copied().unwrap_or(now)));
         // Whoever is second finds another time there than the one it expected, and has enqueued nothing.
-        sqlx::query("select postrider.tick_cron($1, $2, $3, $4)")
+        let ticked = sqlx::query("select postrider.tick_cron($1, $2, $3, $4)")
             .bind(&name)
             .bind(expected)
             .bind(&ticks)
             .bind(next)
             .execute(&mut *connection)
-            .await?;
+            .await;
+        if let Err(error) = ticked {
+            wrong = Some(refused(&name, error)?);
+        }
     }
     wrong.map_or(Ok(()), Err)
 }

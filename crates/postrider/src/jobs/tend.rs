@@ -24,10 +24,10 @@ pub(super) async fn tend(
     // A job of a dead worker waits for its lease and for the next look: a tenth of the lease more at most.
     let look = (lease / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
     let mut next_tending = tokio::time::Instant::now();
-    let mut is_declared = false;
+    let mut undeclared = crons.clone();
     loop {
         let is_time = tokio::time::Instant::now() >= next_tending;
-        let tended = once(&mut link, &crons, &mut is_declared, &telemetry, is_time.then_some(&queues)).await;
+        let tended = once(&mut link, &crons, &mut undeclared, &telemetry, is_time.then_some(&queues)).await;
         match tended {
             Ok(()) | Err(Error::Schedule { .. }) if !is_time => {}
             Ok(()) => next_tending = tokio::time::Instant::now() + TEND,
@@ -48,7 +48,7 @@ pub(super) async fn tend(
 async fn once(
     link: &mut Link,
     crons: &[Cron],
-    is_declared: &mut bool,
+    undeclared: &mut Vec<Cron>,
     telemetry: &Telemetry,
     queues: Option<&Vec<String>>,
 ) -> Result<()> {
@@ -68,12 +68,12 @@ async fn once(
             }
         }
         telemetry::measure(connection, queues).await?;
-    }
-    if !*is_declared {
-        for cron in crons {
-            schedule::declare(connection, cron).await?;
+        let declared = schedule::declare(connection, undeclared).await;
+        if !matches!(declared, Ok(()) | Err(Error::Schedule { .. })) {
+            return declared;
         }
-        *is_declared = true;
+        // The others are kept all the same.
+        return schedule::tick(connection, crons).await.and(declared);
     }
     schedule::tick(connection, crons).await
 }

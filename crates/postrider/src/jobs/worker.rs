@@ -31,7 +31,11 @@ pub struct WorkerOptions {
     pub lease: Option<Duration>,
     /// How long a handler may take; then its attempt has failed. `None`: as long as it likes.
     pub timeout: Option<Duration>,
-    /// How long handlers may go on when the worker is told to stop. Then they are stopped, and their jobs given back.
+    /// How long a handler may say nothing in its [transaction](super::JobContext::transaction). Then the server takes the worker for frozen and
+    /// ends it, or what it has locked would keep whoever takes the job over from it. A shorter time of the server's own stands.
+    pub silence: Duration,
+    /// How long handlers may go on when the worker is told to stop. Then they are stopped, and their jobs given back, for which it takes four
+    /// seconds more at most.
     pub drain: Duration,
     /// How long an idle worker sleeps at most, where nothing wakes it.
     pub idle: Duration,
@@ -48,6 +52,7 @@ impl Default for WorkerOptions {
             batch: 1000,
             lease: None,
             timeout: None,
+            silence: Duration::from_mins(5),
             drain: Duration::from_secs(25),
             idle: Duration::from_secs(1),
             hint: Hint::Auto,
@@ -83,7 +88,7 @@ impl Worker {
         self
     }
 
-    /// Jobs of this kind are for this handler: `async fn(&mut JobContext, Job<T>) -> HandlerResult`.
+    /// Jobs of this kind are for this handler: `async fn(&mut JobContext, Job<T>) -> HandlerResult`. Those of kinds without one are left for other workers.
     pub fn handle<T, H>(mut self, kind: impl Into<String>, handler: H) -> Self
     where
         T: DeserializeOwned + Send + 'static,

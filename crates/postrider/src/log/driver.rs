@@ -21,7 +21,7 @@ use super::lease;
 use super::link::Link;
 use super::page_size::PageSize;
 use super::parking::{Holder, Parking};
-use super::reader::{Batch, Kept, ReaderOptions, Settled};
+use super::reader::{Batch, ReaderOptions, Settled, SharedWishes};
 use super::report::Report;
 use super::room::Room;
 use super::servers::Servers;
@@ -106,7 +106,7 @@ pub(super) struct Driver {
     trouble: Option<Arc<str>>,
     /// Slots that it emptied before their time.
     shortened: u64,
-    kept: Kept,
+    wishes: SharedWishes,
     /// What the reader says of itself.
     report: watch::Receiver<Report>,
 }
@@ -118,7 +118,7 @@ impl Driver {
         batches: mpsc::Sender<Result<Batch>>,
         commands: mpsc::Receiver<Command>,
         state: watch::Sender<State>,
-        kept: Kept,
+        wishes: SharedWishes,
         report: watch::Receiver<Report>,
     ) -> Result<Self> {
         let reader = Uuid::now_v7();
@@ -127,7 +127,7 @@ impl Driver {
             Start::At(_) => options.patience * 3,
             Start::Now | Start::Earliest => options.patience,
         };
-        let connecting = Link::connect(&database, &options, reader, &kept, &report);
+        let connecting = Link::connect(&database, &options, reader, &wishes, &report);
         let link = in_time(patience, Box::pin(connecting)).await?;
         let driver = Self {
             database,
@@ -156,7 +156,7 @@ impl Driver {
             rung: false,
             trouble: None,
             shortened: 0,
-            kept,
+            wishes,
             report,
         };
         driver.show();
@@ -237,7 +237,7 @@ impl Driver {
         if link.next_duty().is_zero() && self.settling.is_some() {
             return self.outlast_settling().await;
         }
-        let alive = link.keep_alive(&self.options, self.holder.reader, &self.kept, &self.report).await;
+        let alive = link.keep_alive(&self.options, self.holder.reader, &self.wishes, &self.report).await;
         self.shortened += std::mem::take(&mut link.shortened);
         if alive? {
             // New lanes may have been waiting for a while: look before resting any longer.
@@ -306,7 +306,7 @@ impl Driver {
 
     async fn connect_again(&mut self) -> Result<()> {
         let (database, reader) = (&self.database, self.holder.reader);
-        let connecting = Link::connect(database, &self.options, reader, &self.kept, &self.report);
+        let connecting = Link::connect(database, &self.options, reader, &self.wishes, &self.report);
         let mut link = in_time(self.options.patience, Box::pin(connecting)).await?;
         // Another one of the same name: whoever asks for what is parked, or settles, would mean the one that is gone.
         if link.tenure.sink != self.holder.sink {

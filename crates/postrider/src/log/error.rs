@@ -19,6 +19,13 @@ pub enum Error {
     #[error("the input is refused: {}", advice::said(.0))]
     Input(#[source] sqlx::Error),
 
+    /// The database answered a handler with an error or not at all, and the handler has an error of its own around that.
+    #[error("the database failed a handler: {said}")]
+    Handler {
+        /// What the handler said.
+        said: String,
+    },
+
     /// The server said nothing for too long.
     #[error("the database did not answer within {seconds} seconds; connecting again")]
     NoAnswer {
@@ -243,7 +250,7 @@ pub enum Error {
     /// The schema was installed with other lanes.
     #[error(
         "this log was installed with {found} lanes, and their number is fixed from then on, so {wanted} is refused; leave it out, or, \
-         while nothing is in the log yet, run `drop schema postrider cascade` and install it anew"
+         while nothing is in the log yet, run `drop schema postrider, postrider_capture cascade` and install it anew"
     )]
     Lanes {
         /// As installed.
@@ -306,6 +313,7 @@ impl Error {
             | Self::NotPrimary
             | Self::NoPrimary { .. }
             | Self::NoAnswer { .. }
+            | Self::Handler { .. }
             | Self::RoundTooLarge { .. }
             | Self::Forgotten { .. } => true,
             _ => false,
@@ -329,14 +337,19 @@ pub(crate) fn is_transient(error: &sqlx::Error) -> bool {
         | sqlx::Error::Protocol(_)
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::WorkerCrashed => true,
-        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-            // Connection trouble, serialization failures and deadlocks, resources, an operator's hand, lock not available, a server
-            // that became read-only, a process that was not let run for longer than its transactions may be idle.
-            ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class))
-                || code == "55P03"
-                || code == "25006"
-                || was_idle(&code)
-        }),
+        sqlx::Error::Database(error) => is_passing(&**error),
         _ => false,
     }
+}
+
+/// Whether what a server says may be over by itself.
+pub(crate) fn is_passing(error: &dyn sqlx::error::DatabaseError) -> bool {
+    error.code().is_some_and(|code| {
+        // Connection trouble, serialization failures and deadlocks, resources, an operator's hand, lock not available, a server
+        // that became read-only, a process that was not let run for longer than its transactions may be idle.
+        ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class))
+            || code == "55P03"
+            || code == "25006"
+            || was_idle(&code)
+    })
 }

@@ -60,7 +60,7 @@ impl Place {
 #[derive(Debug, Clone, Default)]
 pub struct Lanes {
     held: BTreeMap<i16, Lane>,
-    /// Beyond our share: delivered to the end of what was read, and then given up.
+    /// Beyond our share: read no further, and given up when nothing of theirs is under way.
     retiring: Vec<i16>,
     /// Counts what was read, to tell whether a cursor is older than a transaction of ours.
     rounds: u64,
@@ -91,6 +91,12 @@ impl Lanes {
     /// These lanes are to be given up: nothing more is read from them, or under a backlog they would never be free.
     pub fn retire(&mut self, lanes: Vec<i16>) {
         self.retiring = lanes;
+    }
+
+    /// Forgets what was read of those of these lanes that are to be given up, each with the epoch in which it came: nobody works on it.
+    pub fn let_go(&mut self, lanes: &BTreeMap<i16, i64>) {
+        let Self { held, retiring, .. } = self;
+        held.retain(|number, lane| lanes.get(number) != Some(&lane.since) || !retiring.contains(number));
     }
 
     /// Drops the lanes that somebody else holds now.
@@ -269,6 +275,31 @@ mod tests {
         assert_eq!(lanes.settled_position(), Some(120));
         lanes.adopt(2, BTreeMap::from([(0, cursor(100)), (2, cursor(500))]));
         assert_eq!(lanes.settled_position(), None, "another lane has come");
+    }
+
+    /// What was read of a lane and not begun is no reason to keep it from others; what is to be kept stays, also if somebody asks late.
+    #[test]
+    fn lanes_that_are_to_be_given_up_are_let_go_before_all_that_was_read_is_settled() {
+        let cursor = |position| Cursor::new(position, Arc::from("10:10:"));
+        let mut lanes = Lanes::default();
+        lanes.adopt(7, BTreeMap::from([(0, cursor(100)), (1, cursor(100)), (2, cursor(100))]));
+        for lane in 0..3 {
+            let mut page = Page::empty(cursor(120));
+            page.records.push(record(120));
+            lanes.on_read(lane, &page);
+        }
+        lanes.retire(vec![1, 2]);
+        lanes.let_go(&BTreeMap::from([(0, 7), (1, 7), (2, 6)]));
+        assert_eq!(
+            lanes.numbers(),
+            [0, 2],
+            "one stays with us, and one has come anew since it was asked for"
+        );
+        assert_eq!(lanes.busy(), [0, 2]);
+        // Nobody else wants it any more: it begins again where it is settled, and what was read before means nothing.
+        lanes.adopt(8, BTreeMap::from([(0, cursor(100)), (1, cursor(100)), (2, cursor(100))]));
+        assert_eq!(lanes.tenures(), BTreeMap::from([(0, 7), (1, 8), (2, 7)]));
+        assert_eq!(lanes.busy(), [0, 2]);
     }
 
     /// Others had it in between and went further: where we stood then would take them back.

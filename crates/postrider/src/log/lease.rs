@@ -154,6 +154,9 @@ pub async fn balance_by(
         // Cursors are complete from birth: the first row of an epoch holds all its lanes.
         progress::append(&mut transaction, &mut new, &cursors).await?;
     }
+    if !released.is_empty() {
+        bell::say_freed(&mut transaction).await?;
+    }
     transaction.commit().await?;
     Ok((Some((new, cursors)), surplus))
 }

@@ -17,7 +17,7 @@ use super::error::{Error, Result};
 use super::lanes::{Lanes, Place};
 use super::page_size::{PageSize, Request};
 use super::progress::Tenure;
-use super::reader::{Kept, ReaderOptions};
+use super::reader::{ReaderOptions, SharedWishes, Wishes};
 use super::report::{Report, Told};
 use super::ring::Turn;
 use super::round::{Budget, Page, Round};
@@ -76,7 +76,7 @@ impl Link {
         database: &Servers,
         options: &ReaderOptions,
         reader: Uuid,
-        kept: &Kept,
+        wishes: &SharedWishes,
         report: &watch::Receiver<Report>,
     ) -> Result<Self> {
         let (mut connection, server) = session::connect_to(database).await?;
@@ -107,7 +107,7 @@ impl Link {
             shortened: 0,
         };
         // Lanes that this reader held through an earlier connection are its own again at once.
-        link.keep_alive(options, reader, kept, report).await?;
+        link.keep_alive(options, reader, wishes, report).await?;
         Ok(link)
     }
 
@@ -138,7 +138,7 @@ impl Link {
         &mut self,
         options: &ReaderOptions,
         reader: Uuid,
-        kept: &Kept,
+        wishes: &SharedWishes,
         report: &watch::Receiver<Report>,
     ) -> Result<bool> {
         let now = Instant::now();
@@ -174,8 +174,7 @@ impl Link {
         if let Some(overdue) = lease::next_overdue(&mut self.connection, reader, self.tenure.sink).await? {
             self.next_heartbeat = self.next_heartbeat.min(Instant::now() + overdue + OVERDUE);
         }
-        let mut busy = self.lanes.busy();
-        busy.extend(kept.lock().unwrap_or_else(PoisonError::into_inner).iter());
+        let busy = self.busy(wishes);
         let sharing = if options.alone { share::decide_alone } else { share::decide };
         let (change, surplus) = lease::balance_by(
             &mut self.connection,
@@ -193,6 +192,17 @@ impl Link {
         self.lanes.adopt(tenure.epoch, cursors);
         self.tenure = tenure;
         Ok(true)
+    }
+
+    /// Lanes that cannot be given up now. What was read of others and not begun is forgotten: they are read again from where they are
+    /// settled, by whoever has them next.
+    fn busy(&mut self, wishes: &SharedWishes) -> Vec<i16> {
+        let Wishes { kept, given_back } = &*wishes.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = given_back.iter().filter(|(lane, _)| !kept.contains(lane));
+        self.lanes.let_go(&free.map(|(lane, since)| (*lane, *since)).collect());
+        let mut busy = self.lanes.busy();
+        busy.extend(kept);
+        busy
     }
 
     async fn sweep(&mut self, options: &ReaderOptions) -> Result<()> {

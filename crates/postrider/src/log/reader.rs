@@ -1,7 +1,7 @@
 //! A reader: every committed event once, in order per key, from the lanes it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -64,7 +64,7 @@ impl ReaderOptions {
             batch_bytes: BatchBytes::default(),
             alone: false,
             lease: Duration::from_secs(5),
-            idle: (Duration::from_millis(1), Duration::from_secs(2)),
+            idle: (Duration::from_micros(500), Duration::from_secs(2)),
             hint: Hint::default(),
             retention: Retention::default(),
             sweep: Duration::from_mins(1),
@@ -141,8 +141,16 @@ pub struct Settled {
     pub lost: Vec<i16>,
 }
 
-/// Lanes that are kept although nothing of theirs is unsettled.
-pub(super) type Kept = Arc<Mutex<BTreeSet<i16>>>;
+/// What whoever reads has to say about its lanes.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    /// Kept although nothing of theirs is unsettled.
+    pub(super) kept: BTreeSet<i16>,
+    /// Given back, each with the epoch in which it came, although not all that was read of them is settled.
+    pub(super) given_back: BTreeMap<i16, i64>,
+}
+
+pub(super) type SharedWishes = Arc<Mutex<Wishes>>;
 
 /// Reads the log for one sink. Any number of readers of one sink share its lanes.
 ///
@@ -154,7 +162,7 @@ pub(super) type Kept = Arc<Mutex<BTreeSet<i16>>>;
 pub struct Reader {
     sink: String,
     holder: Holder,
-    kept: Kept,
+    wishes: SharedWishes,
     report: watch::Sender<Report>,
     batches: mpsc::Receiver<Result<Batch>>,
     commands: mpsc::Sender<Command>,
@@ -169,7 +177,7 @@ impl Reader {
         let (batch_sender, batches) = mpsc::channel(1);
         let (commands, command_receiver) = mpsc::channel(1);
         let (state_sender, state) = watch::channel(State::default());
-        let kept = Kept::default();
+        let wishes = SharedWishes::default();
         let (report, reported) = watch::channel(Report::default());
         let driver = Driver::connect(
             database,
@@ -177,12 +185,12 @@ impl Reader {
             batch_sender,
             command_receiver,
             state_sender,
-            Arc::clone(&kept),
+            Arc::clone(&wishes),
             reported,
         )
         .await?;
         let holder = driver.holder();
-        Ok(Self { sink, holder, kept, report, batches, commands, state, task: tokio::spawn(driver.run()) })
+        Ok(Self { sink, holder, wishes, report, batches, commands, state, task: tokio::spawn(driver.run()) })
     }
 
     /// Waits for the next records. Reconnects by itself; an error is one that needs a person, and ends the reader.
@@ -219,7 +227,17 @@ impl Reader {
 
     /// Keeps these lanes for as long as they are named here, beside those with unsettled records: something of theirs is being done.
     pub fn keep(&self, lanes: BTreeSet<i16>) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = lanes;
+        self.wishes().kept = lanes;
+    }
+
+    /// Gives lanes that are [`retiring`](Self::retiring) back before all that was read of them is settled, each with the epoch in which it
+    /// came: for as long as they are named here, nothing that was handed out of them is unsettled and delivered, and nothing is delivered.
+    pub fn give_back(&self, lanes: BTreeMap<i16, i64>) {
+        self.wishes().given_back = lanes;
+    }
+
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What operators are told with the next heartbeat; soon, if it is another [`Mood`](super::Mood).
@@ -290,7 +308,8 @@ impl Reader {
         if is_held { state.lanes.clone() } else { BTreeMap::new() }
     }
 
-    /// The lanes it is about to give up to others: nothing new is to be begun in them.
+    /// The lanes it is about to give up to others: nothing new is to be begun in them. They go when everything that was read of them is
+    /// settled, or when they are [given back](Self::give_back).
     pub fn retiring(&self) -> Vec<i16> {
         self.state.borrow().retiring.clone()
     }

@@ -96,6 +96,25 @@ pub enum Error {
         /// As declared.
         second: String,
     },
+    /// A function that a relay should call.
+    #[error(
+        "outbox.{table}: {function} is not there, or not as it was made for the table's owner, and is not called: run `postrider apply`"
+    )]
+    NotCallable {
+        /// Quoted.
+        table: String,
+        /// With the types of its arguments.
+        function: String,
+    },
+    /// Somebody has changed what names mean in this session: it must not be used any more.
+    #[error(
+        "outbox.{table}: something that runs with the rights of the table's owner has set another search path; \
+         look at the triggers of the table, and the casts and functions that they and its columns use"
+    )]
+    Names {
+        /// Quoted, or as declared.
+        table: String,
+    },
     /// It is no table that can be captured.
     #[error(transparent)]
     Table(#[from] capture::Error),

@@ -4,9 +4,9 @@
 use sqlx::PgConnection;
 
 use super::declaration::Outbox;
-use super::failure::Result;
+use super::failure::{Error, Result};
 use super::mapping::Mapping;
-use super::{generate, installed, misfits, transfer};
+use super::{generate, installed, marks, misfits, transfer};
 use crate::capture::{self, Difference, Recorder, State, dollar_quoted, literal, relay_roles};
 
 /// A function as it should be.
@@ -38,6 +38,11 @@ pub(super) async fn looker(connection: &mut PgConnection, mapping: &Mapping) -> 
     Ok(format!("{}()", name(connection, mapping, "misfits").await?))
 }
 
+/// That does to rows what a relay has to.
+pub(super) async fn marker(connection: &mut PgConnection, mapping: &Mapping) -> Result<String> {
+    Ok(format!("{}({})", name(connection, mapping, "keep").await?, marks::ARGUMENTS))
+}
+
 /// Those of a table.
 pub(super) async fn of(
     connection: &mut PgConnection,
@@ -56,7 +61,45 @@ pub(super) async fn of(
             signature: looker,
             settings: String::new(),
         },
+        Called {
+            signature: marker(connection, mapping).await?,
+            body: marks::body(outbox, mapping),
+            settings: String::new(),
+        },
     ])
+}
+
+/// Those of them that should be there.
+pub(super) async fn called_by_relays(
+    connection: &mut PgConnection,
+    outbox: &Outbox,
+    mapping: &Mapping,
+) -> Result<Vec<String>> {
+    let functions = of(connection, outbox, mapping).await?;
+    Ok(functions
+        .into_iter()
+        .filter(|function| function.body.is_some())
+        .map(|function| function.signature)
+        .collect())
+}
+
+/// What a call answers, between what names meant before it and behind it.
+pub(super) type Answer = (String, Option<i64>, String);
+
+/// A call as columns of that kind.
+pub(super) fn called(call: &str) -> String {
+    let names = "current_setting('search_path')";
+    format!("{names}, {call}, {names}")
+}
+
+/// The answer; 0 where nothing was called. What the owner has set there outlives the function, and names that have come to mean something
+/// else would lend the rights of the relay to him.
+pub(super) fn answered(table: &str, (before, answer, after): Answer) -> Result<i64> {
+    if before == after {
+        Ok(answer.unwrap_or_default())
+    } else {
+        Err(Error::Names { table: table.to_owned() })
+    }
 }
 
 /// What takes the rows that are there and not in the log: a function that is called once.
@@ -93,11 +136,13 @@ fn settings(mapping: &Mapping) -> String {
     settings.iter().map(|(name, wanted)| format!(" set {name} = '{wanted}'")).collect::<Vec<_>>().concat()
 }
 
-/// What makes a function, and gives it to the table's owner.
+/// What makes a function, and gives it to the table's owner. Anew: one that somebody else has put there before would stay his, or called by
+/// whom he has let.
 fn made(mapping: &Mapping, signature: &str, body: &str, settings: &str) -> Vec<String> {
     vec![
+        format!("drop function if exists {signature}"),
         format!(
-            "create or replace function {signature} returns bigint\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set row_security = on{settings}\nas {}",
+            "create function {signature} returns bigint\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set row_security = on{settings}\nas {}",
             dollar_quoted(body)
         ),
         format!("revoke all on function {signature} from public"),

@@ -22,10 +22,10 @@ pub(super) struct Event {
 
 impl Event {
     pub(super) fn of(mapping: &Mapping, row: &str) -> Self {
-        let text = |column: &Column| format!("{row}.{}::text", column.ident);
+        let text = |column: &Column| format!("{}::text", mapping.value(column, row));
         let optional =
             |column: &Option<Column>| column.as_ref().map_or_else(|| "null::text".to_owned(), text);
-        let payload = format!("{row}.{}", mapping.payload.ident);
+        let payload = mapping.value(&mapping.payload, row);
         Self {
             source_id: text(&mapping.id),
             kind: text(&mapping.kind),
@@ -43,18 +43,18 @@ impl Event {
                 .as_ref()
                 // Infinities and the years before Christ are times that most consumers cannot write down.
                 .map(|column| {
-                    let moment = zoned(column, row);
+                    let moment = zoned(column, &mapping.value(column, row));
                     format!("coalesce(case when {moment} >= '0001-01-01 00:00:00+00' then least({moment}, now()) end, now())")
                 }),
         }
     }
 }
 
-fn zoned(column: &Column, row: &str) -> String {
+fn zoned(column: &Column, value: &str) -> String {
     if column.base_type == "timestamp with time zone" {
-        format!("{row}.{}", column.ident)
+        value.to_owned()
     } else {
-        format!("{row}.{} at time zone 'UTC'", column.ident)
+        format!("{value} at time zone 'UTC'")
     }
 }
 
@@ -66,12 +66,12 @@ fn headers(mapping: &Mapping, row: &str) -> String {
         .others
         .iter()
         .map(|column| {
-            let value = json_value(column, &format!("{row}.{}", column.ident));
+            let value = json_value(column, &mapping.value(column, row));
             format!("coalesce({} || to_json({value})::text, '')", label(&column.name))
         })
         .collect();
     if let Some(name) = &mapping.id_header {
-        parts.push(format!("{} || to_json({row}.{}::text)::text", label(name), mapping.id.ident));
+        parts.push(format!("{} || to_json({}::text)::text", label(name), mapping.value(&mapping.id, row)));
     }
     if parts.is_empty() {
         return "null::json".to_owned();
@@ -82,10 +82,10 @@ fn headers(mapping: &Mapping, row: &str) -> String {
 /// Whether a row can be an event at all; never null.
 pub(super) fn fit(mapping: &Mapping, row: &str) -> String {
     let Event { source_id, kind, entity, key, tenant, .. } = Event::of(mapping, row);
-    let payload = &mapping.payload.ident;
+    let payload = mapping.value(&mapping.payload, row);
     format!(
         "coalesce({kind} <> '' and octet_length({kind}) <= 255, false) and coalesce(octet_length({key}) <= 1024, true)
-            and coalesce(octet_length({tenant}) <= 255, true) and coalesce(octet_length({entity}) <= 255, true) and {row}.{payload} is not null
+            and coalesce(octet_length({tenant}) <= 255, true) and coalesce(octet_length({entity}) <= 255, true) and {payload} is not null
             and {source_id} is not null"
     )
 }
@@ -120,7 +120,7 @@ pub(super) fn append(mapping: &Mapping) -> String {
     let born = mapping.born("new");
     format!(
         "
-#variable_conflict use_variable
+#variable_conflict use_column
 declare
     source text;
     kind text;
@@ -142,7 +142,7 @@ declare
             hint = 'It is the id by which consumers know the event.';
     end if;
     if not ({fit}) then
-        perform postrider.refuse_event(kind, octet_length(new.{payload_column}::text)::bigint, key, tenant, entity, null::text, ''::text);
+        perform postrider.refuse_event(kind, octet_length({row_payload}::text)::bigint, key, tenant, entity, null::text, ''::text);
     end if;
 {headers}
     event_id := {recorder}(source, kind, entity, key, tenant, ({payload})::json, headers, ({created})::timestamptz, {noted}, ({born})::bigint);
@@ -154,7 +154,7 @@ end
         key = event.key,
         tenant = event.tenant,
         fit = fit(mapping, "new"),
-        payload_column = mapping.payload.ident,
+        row_payload = mapping.value(&mapping.payload, "new"),
         id_column = literal(&mapping.id.name),
         headers = put_headers(mapping, &event.headers),
         source_id = event.source_id,
@@ -165,7 +165,8 @@ end
     )
 }
 
-/// Columns that go or get another name or type do not fail an insert: then the headers are made of what there is.
+/// Columns that go or get another name or type do not fail an insert: then the headers are made of what there is, but for what would
+/// have to be computed.
 fn put_headers(mapping: &Mapping, headers: &str) -> String {
     if mapping.others.is_empty() {
         return format!("    headers := postrider.captured_headers(kind, {headers});");
@@ -179,7 +180,8 @@ fn put_headers(mapping: &Mapping, headers: &str) -> String {
         "    begin
         headers := postrider.captured_headers(kind, {headers});
     exception when undefined_column or datatype_mismatch then
-        headers := postrider.captured_headers(kind, postrider.other_fields(postrider.unknown_fields(tg_relid, array[{}], new, new, false), {id}));
+        headers := postrider.captured_headers(kind, postrider.other_fields(postrider.unknown_fields(tg_relid,
+            array[{}] || array(select a.attname::text from pg_attribute a where a.attrelid = tg_relid and a.attgenerated = 'v'), new, new, false), {id}));
     end;",
         known.join(", ")
     )

@@ -28,35 +28,9 @@ pub async fn inspect(connection: &mut PgConnection, outbox: &Outbox) -> Result<V
             .fetch_one(&mut *connection)
             .await?;
     let me = Role { name: user.clone(), ident };
-    complaints.extend(hidden(connection, &mapping, &[&me]).await?);
-    complaints.dedup();
     for remedy in missing(connection, outbox, &mapping, &me).await? {
         let problem = format!("{user} lacks rights on {}; `postrider apply` grants them", mapping.shape.name);
         complaints.push(Complaint { problem, remedy: format!("{remedy};"), is_fatal: true });
-    }
-    Ok(complaints)
-}
-
-/// Row security that hides rows from a role which is to move or to mark them.
-async fn hidden(connection: &mut PgConnection, mapping: &Mapping, roles: &[&Role]) -> Result<Vec<Complaint>> {
-    let name = &mapping.shape.name;
-    let mut complaints = Vec::new();
-    for role in roles {
-        let is_hidden: bool = sqlx::query_scalar(include_str!("sql/hidden.sql"))
-            .bind(mapping.shape.oid)
-            .bind(&role.name)
-            .fetch_one(&mut *connection)
-            .await?;
-        if is_hidden {
-            complaints.push(Complaint {
-                problem: format!(
-                    "row security hides rows of {name} from {}, which moves or marks them: they would never be sent, or never be marked",
-                    role.name
-                ),
-                remedy: format!("create policy {} on {name} to {} using (true);", policy(&role.name), role.ident),
-                is_fatal: false,
-            });
-        }
     }
     Ok(complaints)
 }
@@ -65,10 +39,10 @@ fn policy(role: &str) -> String {
     format!("\"postrider {}\"", role.replace('"', "\"\""))
 }
 
-/// The same of every role that relays run as, and of the owner of their functions.
-pub(super) async fn security(connection: &mut PgConnection, mapping: &Mapping) -> Result<Vec<Complaint>> {
+/// Row security that hides rows from the owner of the functions that move and mark them.
+pub(super) async fn security(connection: &mut PgConnection, mapping: &Mapping) -> Result<Option<Complaint>> {
     let looker = functions::looker(connection, mapping).await?;
-    let (name, ident): (String, String) = sqlx::query_as(
+    let (role, ident): (String, String) = sqlx::query_as(
         "select r.rolname::text, quote_ident(r.rolname) from pg_class c join pg_roles r
          on r.oid = coalesce((select p.proowner from pg_proc p where p.oid = to_regprocedure($2)), c.relowner) where c.oid = $1::bigint::oid",
     )
@@ -76,11 +50,19 @@ pub(super) async fn security(connection: &mut PgConnection, mapping: &Mapping) -
     .bind(looker)
     .fetch_one(&mut *connection)
     .await?;
-    let mut roles = vec![Role { name, ident }];
-    if mapping.has_lifecycle() {
-        roles.extend(relay_roles(connection).await?);
-    }
-    hidden(connection, mapping, &roles.iter().collect::<Vec<_>>()).await
+    let is_hidden: bool = sqlx::query_scalar(include_str!("sql/hidden.sql"))
+        .bind(mapping.shape.oid)
+        .bind(&role)
+        .fetch_one(connection)
+        .await?;
+    let name = &mapping.shape.name;
+    Ok(is_hidden.then(|| Complaint {
+        problem: format!(
+            "row security hides rows of {name} from {role}, with whose rights they are moved and marked: they would never be sent, or never be marked"
+        ),
+        remedy: format!("create policy {} on {name} to {ident} using (true);", policy(&role)),
+        is_fatal: false,
+    }))
 }
 
 /// Row security in the way, and indexes without which it becomes slow as the table grows.
@@ -108,7 +90,7 @@ pub(super) async fn of_table(
             Ok((row.try_get(0)?, row.try_get::<Option<String>, _>(1)?.unwrap_or_default(), row.try_get(2)?))
         })
         .collect::<Result<Vec<(bool, String, bool)>, sqlx::Error>>()?;
-    let mut complaints = security(connection, mapping).await?;
+    let mut complaints: Vec<Complaint> = security(connection, mapping).await?.into_iter().collect();
     if mapping.has_lifecycle()
         && !indexes.iter().any(|(unique, first, _)| *unique && *first == mapping.id.name)
     {
@@ -161,23 +143,7 @@ pub(super) async fn grants(
     Ok(statements)
 }
 
-/// The columns a relay reads and writes, and nothing else.
-fn needed(outbox: &Outbox, mapping: &Mapping) -> (Vec<String>, Vec<String>) {
-    let mut select = vec![mapping.id.name.clone()];
-    let mut update = Vec::new();
-    for column in [&mapping.sent, &mapping.attempts, &mapping.last_error].into_iter().flatten() {
-        update.push(column.name.clone());
-    }
-    select.extend(mapping.sent.iter().map(|sent| sent.name.clone()));
-    // By which it knows a row from an earlier one of the same id.
-    select.extend(mapping.created.iter().map(|created| created.name.clone()));
-    if outbox.mode == Mode::Poll {
-        select.extend(mapping.claimed.iter().map(|claimed| claimed.name.clone()));
-        update.extend(mapping.claimed.iter().map(|claimed| claimed.name.clone()));
-    }
-    (select, update)
-}
-
+/// Everything that a relay does to the table it does by functions; it needs no right on the table.
 async fn missing(
     connection: &mut PgConnection,
     outbox: &Outbox,
@@ -185,35 +151,7 @@ async fn missing(
     role: &Role,
 ) -> Result<Vec<String>> {
     let mut statements = Vec::new();
-    if mapping.has_lifecycle() {
-        let (select, update) = needed(outbox, mapping);
-        let usage: Option<String> = sqlx::query_scalar(
-            "select format('grant usage on schema %I to %I', n.nspname, $2)
-             from pg_class c join pg_namespace n on n.oid = c.relnamespace
-             where c.oid = $1::bigint::oid and not has_schema_privilege($2, n.oid, 'usage')",
-        )
-        .bind(mapping.shape.oid)
-        .bind(&role.name)
-        .fetch_optional(&mut *connection)
-        .await?;
-        statements.extend(usage);
-        let rights: Option<String> = sqlx::query_scalar(include_str!("sql/rights.sql"))
-            .bind(mapping.shape.oid)
-            .bind(&role.name)
-            .bind(&select)
-            .bind(&update)
-            .bind(outbox.cleanup.is_some() && mapping.sent.is_some())
-            .fetch_one(&mut *connection)
-            .await?;
-        statements.extend(
-            rights.map(|rights| format!("grant {rights} on {} to {}", mapping.shape.name, role.ident)),
-        );
-    }
-    let mut called = vec![functions::looker(connection, mapping).await?];
-    if outbox.mode == Mode::Poll {
-        called.push(functions::mover(connection, mapping).await?);
-    }
-    for function in called {
+    for function in functions::called_by_relays(connection, outbox, mapping).await? {
         let lacks: bool = sqlx::query_scalar(
             "select coalesce(not has_function_privilege($1, to_regprocedure($2)::oid, 'execute'), false)",
         )

@@ -39,17 +39,17 @@ pub(super) async fn triggers(connection: &mut PgConnection) -> Result<Vec<Found>
 /// The functions that relays call, of any table.
 pub(super) async fn functions(connection: &mut PgConnection) -> Result<Vec<String>> {
     Ok(sqlx::query_scalar(
-        "select format('postrider.%I(%s)', p.proname, array_to_string(p.proargtypes::oid[]::regtype[], ','))
+        "select format('postrider_capture.%I(%s)', p.proname, array_to_string(p.proargtypes::oid[]::regtype[], ','))
          from pg_proc p
-         where p.pronamespace = 'postrider'::regnamespace and (p.proname ^@ 'move_' or p.proname ^@ 'misfits_')
+         where p.pronamespace = 'postrider_capture'::regnamespace and (p.proname ^@ 'move_' or p.proname ^@ 'misfits_' or p.proname ^@ 'keep_')
          order by 1",
     )
     .fetch_all(connection)
     .await?)
 }
 
-/// What a function does, if it is there, and whether it does so with the rights of its owner and nobody else's names. That is not somebody
-/// who may do anything, unless the table is his.
+/// What a function does, if it is there, and whether it does so with the rights of its owner and nobody else's names. That is the table's, or a
+/// member, and not somebody who may do anything, unless the table is his.
 pub(super) async fn body_of(
     connection: &mut PgConnection,
     function: &str,
@@ -57,8 +57,12 @@ pub(super) async fn body_of(
 ) -> Result<Option<(String, bool)>> {
     Ok(sqlx::query_as(
         "select p.prosrc, p.prosecdef and coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)
-                and (not o.rolsuper or exists (select from pg_class c where c.oid = $2::bigint::oid and c.relowner = p.proowner))
-         from pg_proc p join pg_roles o on o.oid = p.proowner where p.oid = to_regprocedure($1)",
+                and pg_has_role(p.proowner, c.relowner, 'member') and (not o.rolsuper or c.relowner = p.proowner)
+                -- He is let to record: REASSIGN OWNED gives away no rights.
+                and has_schema_privilege(p.proowner, 'postrider', 'usage') and exists (
+                    select from pg_proc k
+                    where k.pronamespace = 'postrider'::regnamespace and k.proname = 'hold_keeper' and has_function_privilege(p.proowner, k.oid, 'execute'))
+         from pg_proc p join pg_roles o on o.oid = p.proowner join pg_class c on c.oid = $2::bigint::oid where p.oid = to_regprocedure($1)",
     )
     .bind(function)
     .bind(table)

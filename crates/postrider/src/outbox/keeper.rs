@@ -7,10 +7,12 @@ use uuid::Uuid;
 
 use super::declaration::{Mode, Outbox};
 use super::failure::{Error, Result};
+use super::functions;
 use super::lifecycle::Lifecycle;
 use super::mapping::Mapping;
 use super::misfits::{Looker, Misfits};
 use super::mover::Mover;
+use crate::capture;
 
 /// How often refusals are told of, and claims of others looked for.
 const REFUSALS: Duration = Duration::from_secs(1);
@@ -30,6 +32,9 @@ const LARGEST: u32 = 10_000;
 pub struct Keeper {
     outbox: Outbox,
     table: String,
+    oid: i64,
+    /// Those that it calls, which belong to the table's owner.
+    functions: Vec<String>,
     me: Uuid,
     name: String,
     lease: Duration,
@@ -79,11 +84,13 @@ impl Keeper {
         Ok(Self {
             outbox: outbox.clone(),
             table: mapping.shape.name.clone(),
+            oid: mapping.shape.oid,
+            functions: functions::called_by_relays(connection, outbox, &mapping).await?,
             me: Uuid::now_v7(),
             name: name.into(),
             lease,
             mover,
-            lifecycle: Lifecycle::of(&mapping),
+            lifecycle: Lifecycle::of(connection, &mapping).await?,
             looker: Looker::of(connection, &mapping).await?,
             misfits: None,
             looks_at: None,
@@ -97,6 +104,9 @@ impl Keeper {
 
     /// One round.
     pub async fn work(&mut self, connection: &mut PgConnection) -> Result<Worked> {
+        if let Some(function) = capture::not_callable(connection, &self.functions, self.oid).await? {
+            return Err(Error::NotCallable { table: self.table.clone(), function });
+        }
         if !self.holds(connection).await? {
             return Ok(Worked { stands_by: true, ..Worked::default() });
         }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::failure::Result;
-use super::mapping::{Mapping, moment};
+use super::functions::{self, Answer, answered, called};
+use super::mapping::Mapping;
+use super::marks::{BATCH, NO_ROWS, Task};
 
 /// How many rows of one lane are marked by one statement.
 const SET: i64 = 500;
-/// How many rows one statement deletes.
-const BATCH: i64 = 1000;
 
 /// The statements for one table.
 #[derive(Debug, Clone)]
@@ -24,125 +24,100 @@ pub(super) struct Lifecycle {
 
 impl Lifecycle {
     /// Of a table; `None` if nothing in it could be kept.
-    pub(super) fn of(mapping: &Mapping) -> Option<Self> {
-        mapping.has_lifecycle().then(|| Self {
+    pub(super) async fn of(connection: &mut PgConnection, mapping: &Mapping) -> Result<Option<Self>> {
+        if !mapping.has_lifecycle() {
+            return Ok(None);
+        }
+        let function = functions::name(connection, mapping, "keep").await?;
+        let is_told = mapping.attempts.is_some() || mapping.last_error.is_some();
+        Ok(Some(Self {
             outbox: mapping.shape.name.clone(),
-            settle: settle(mapping),
-            refused: refused(mapping),
-            freed: freed(mapping),
-            cleanup: cleanup(mapping),
-        })
+            settle: settle(&function, mapping.sent.is_some()),
+            refused: refused(&function, is_told),
+            freed: freed(&function, mapping.last_error.is_some()),
+            cleanup: mapping
+                .sent
+                .as_ref()
+                .map(|_| format!("select {}", called(&Task::Clean.call(&function, NO_ROWS, "$1")))),
+        }))
     }
 
     /// Marks rows that every sink has settled, a set of each lane; how many. Those that a sink has parked are not.
     pub(super) async fn settle(&self, connection: &mut PgConnection) -> Result<u64> {
-        let count: i64 = sqlx::query_scalar(AssertSqlSafe(self.settle.clone()))
-            .bind(&self.outbox)
-            .bind(SET)
-            .fetch_one(connection)
-            .await?;
+        let (before, marked, after, count): (String, Option<i64>, String, i64) =
+            sqlx::query_as(AssertSqlSafe(self.settle.clone()))
+                .bind(&self.outbox)
+                .bind(SET)
+                .fetch_one(connection)
+                .await?;
+        answered(&self.outbox, (before, marked, after))?;
         Ok(count.unsigned_abs())
     }
 
     /// Tells of refusals since the last time, and lets go of rows that nobody refuses any more.
     pub(super) async fn tell_refusals(&self, connection: &mut PgConnection) -> Result<()> {
-        sqlx::query(AssertSqlSafe(self.refused.clone())).bind(&self.outbox).execute(&mut *connection).await?;
-        sqlx::query(AssertSqlSafe(self.freed.clone())).bind(&self.outbox).execute(connection).await?;
+        for told in [&self.refused, &self.freed] {
+            let answer: Answer = sqlx::query_as(AssertSqlSafe(told.clone()))
+                .bind(&self.outbox)
+                .fetch_one(&mut *connection)
+                .await?;
+            answered(&self.outbox, answer)?;
+        }
         Ok(())
     }
 
     /// Deletes a batch of rows that were sent so long ago; whether there may be more.
     pub(super) async fn clean(&self, connection: &mut PgConnection, age: Duration) -> Result<bool> {
         let Some(cleanup) = &self.cleanup else { return Ok(false) };
-        let deleted = sqlx::query(AssertSqlSafe(cleanup.clone()))
+        let answer: Answer = sqlx::query_as(AssertSqlSafe(cleanup.clone()))
             .bind(age.as_secs_f64())
-            .bind(BATCH)
-            .execute(connection)
-            .await?
-            .rows_affected();
-        Ok(deleted == BATCH.unsigned_abs())
+            .fetch_one(connection)
+            .await?;
+        Ok(answered(&self.outbox, answer)? == BATCH)
     }
 }
+
+/// A call with all rows of `r`, if there are any and the table has a place for what is to be said of them.
+fn kept(is_kept: bool, task: Task, function: &str, of_each: &str) -> String {
+    if !is_kept {
+        // One line of an answer, as of every other.
+        return called("count(*)");
+    }
+    let rows = format!("array_agg(r.source_id), array_agg(r.born), {of_each}");
+    called(&format!("case when count(*) > 0 then {} end", task.call(function, &rows, "null")))
+}
+
+/// Nothing is said of each but what is said of all.
+const ALIKE: &str = "null::integer[], null::text[]";
 
 /// A lane counts as far as the cursors of all sinks have come; behind that, what was not visible to one of them is still owed to it.
-fn settle(mapping: &Mapping) -> String {
-    let marked = mapping.sent.as_ref().map_or_else(String::new, |sent| {
-        format!(
-            ",
-marked as (
-    update {name} o set {sent} = {now} from due d where o.{id} = d.source_id::{kind} and o.{sent} is null{born})",
-            name = mapping.shape.name,
-            sent = sent.ident,
-            // Not when the statement began: while it waited for a lock, rows may have come and been sent that it sees all the same.
-            now = moment(sent, "clock_timestamp()"),
-            id = mapping.id.ident,
-            kind = mapping.id.type_name,
-            born = mapping.is_born("d", "o"),
-        )
-    });
-    format!("{}{marked}\nselect count(*) from due", include_str!("sql/due.sql"))
+fn settle(function: &str, is_kept: bool) -> String {
+    format!(
+        "{}\nselect {}, count(*) from due r",
+        include_str!("sql/due.sql"),
+        kept(is_kept, Task::Sent, function, ALIKE)
+    )
 }
 
-fn refused(mapping: &Mapping) -> String {
-    let mut sets = Vec::new();
-    if let Some(attempts) = &mapping.attempts {
-        sets.push(format!("{0} = greatest(r.attempts, 0)", attempts.ident));
-    }
-    if let Some(last_error) = &mapping.last_error {
-        // A cast that is spelled out cuts off what is too long.
-        sets.push(format!("{} = r.reason::{}", last_error.ident, last_error.type_name));
-    }
-    let told = if sets.is_empty() {
-        String::new()
-    } else {
-        format!(
-            ",
-told as (
-    update {name} o set {sets} from refused r where o.{id} = r.source_id::{kind}{born})",
-            name = mapping.shape.name,
-            sets = sets.join(", "),
-            id = mapping.id.ident,
-            kind = mapping.id.type_name,
-            born = mapping.is_born("r", "o"),
-        )
-    };
+fn refused(function: &str, is_kept: bool) -> String {
     format!(
-        "{}{told}
-update postrider.all_adopted a set attempts = r.attempts from refused r where a.lane = r.lane and a.seq = r.seq and a.event = r.event",
-        include_str!("sql/refused.sql")
+        "{},
+noted as (
+    update postrider.all_adopted a set attempts = r.attempts from refused r where a.lane = r.lane and a.seq = r.seq and a.event = r.event)
+select {} from refused r",
+        include_str!("sql/refused.sql"),
+        kept(is_kept, Task::Refused, function, "array_agg(r.attempts), array_agg(r.reason)")
     )
 }
 
 /// Rows that nobody refuses any more. One that was never tried has only waited, which is no error of it: nothing is left of that.
-fn freed(mapping: &Mapping) -> String {
-    let forgotten = mapping.last_error.as_ref().map_or_else(String::new, |last_error| {
-        format!(
-            ",
-forgotten as (
-    update {name} o set {last_error} = null from freed f where f.attempts = 0 and o.{id} = f.source_id::{kind}{born})",
-            name = mapping.shape.name,
-            last_error = last_error.ident,
-            id = mapping.id.ident,
-            kind = mapping.id.type_name,
-            born = mapping.is_born("f", "o"),
-        )
-    });
+fn freed(function: &str, is_kept: bool) -> String {
     format!(
-        "{}{forgotten}
-update postrider.all_adopted a set attempts = null from freed f where a.lane = f.lane and a.seq = f.seq and a.event = f.event",
-        include_str!("sql/freed.sql")
+        "{},
+noted as (
+    update postrider.all_adopted a set attempts = null from freed f where a.lane = f.lane and a.seq = f.seq and a.event = f.event)
+select {} from freed r where r.attempts = 0",
+        include_str!("sql/freed.sql"),
+        kept(is_kept, Task::Freed, function, ALIKE)
     )
-}
-
-fn cleanup(mapping: &Mapping) -> Option<String> {
-    let sent = mapping.sent.as_ref()?;
-    Some(format!(
-        "delete from {name} o where o.{id} in (
-            select c.{id} from {name} c where c.{sent} is not null and c.{sent} < {then} order by c.{sent} limit $2)
-          and o.{sent} is not null",
-        name = mapping.shape.name,
-        id = mapping.id.ident,
-        sent = sent.ident,
-        then = moment(sent, "(now() - make_interval(secs => $1))"),
-    ))
 }

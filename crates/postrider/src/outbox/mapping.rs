@@ -1,10 +1,10 @@
 //! The declaration and the table brought together.
 
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
 use super::declaration::{Columns, Mode, Outbox};
 use super::failure::{Error, Result};
-use crate::capture::{Column, Shape, Table};
+use crate::capture::{Column, Shape, Table, mentions};
 
 /// A table whose columns are found and fit.
 #[derive(Debug, Clone)]
@@ -35,7 +35,13 @@ const NUMBERS: [&str; 3] = ["integer", "bigint", "smallint"];
 impl Mapping {
     /// Looks at the table.
     pub(super) async fn of(connection: &mut PgConnection, outbox: &Outbox) -> Result<Self> {
-        let mut shape = Shape::of(connection, &Table::new(outbox.name.clone(), "outbox")).await?;
+        // Names of types come out as they must be written in functions of ours, and the same for everybody who compares.
+        let mut transaction = connection.begin().await?;
+        sqlx::query("select set_config('search_path', 'pg_catalog, pg_temp', true)")
+            .execute(&mut *transaction)
+            .await?;
+        let mut shape = Shape::of(&mut transaction, &Table::new(outbox.name.clone(), "outbox")).await?;
+        transaction.rollback().await?;
         for column in &mut shape.columns {
             // Always quoted: PL/pgSQL reserves words that the server does not quote.
             column.ident = format!("\"{}\"", column.name.replace('"', "\"\""));
@@ -99,7 +105,22 @@ impl Mapping {
     pub(super) fn born(&self, row: &str) -> Option<String> {
         let created = self.created.as_ref()?;
         let zone = if created.base_type == TIMES[0] { " at time zone 'UTC'" } else { "" };
-        Some(format!("coalesce(timestamp_hash_extended({row}.{}{zone}, 0), 0)", created.ident))
+        Some(format!("coalesce(timestamp_hash_extended({}{zone}, 0), 0)", self.value(created, row)))
+    }
+
+    /// A value of a row, as SQL. One that is computed whenever it is read is null in the row that a trigger has: there it is computed.
+    pub(super) fn value(&self, column: &Column, row: &str) -> String {
+        let Some(by) = column.r#virtual.as_deref().filter(|_| row == "new") else {
+            return format!("{row}.{}", column.ident);
+        };
+        let columns: Vec<String> = self
+            .shape
+            .columns
+            .iter()
+            .filter(|column| column.r#virtual.is_none() && mentions(&[by], column))
+            .map(|Column { ident, .. }| format!("{row}.{ident} as {ident}"))
+            .collect();
+        format!("(select ({by})::{} from (select {}) as computed)", column.type_name, columns.join(", "))
     }
 
     /// The condition that a note is of this row and not of an earlier one.

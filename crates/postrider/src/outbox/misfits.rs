@@ -6,6 +6,7 @@ use time::OffsetDateTime;
 
 use super::declaration::{Mode, Outbox};
 use super::failure::Result;
+use super::functions::{Answer, answered, called};
 use super::mapping::Mapping;
 use super::{functions, generate, transfer};
 use crate::capture::{Column, literal};
@@ -46,15 +47,15 @@ pub(super) struct Looker {
 
 impl Looker {
     pub(super) async fn of(connection: &mut PgConnection, mapping: &Mapping) -> Result<Self> {
-        let look = format!("select {}", functions::looker(connection, mapping).await?);
+        let look = format!("select {}", called(&functions::looker(connection, mapping).await?));
         Ok(Self { table: mapping.shape.name.clone(), look })
     }
 
     /// What there is now.
     pub(super) async fn look(&self, connection: &mut PgConnection) -> Result<Option<Misfits>> {
-        let rows: i64 =
-            sqlx::query_scalar(AssertSqlSafe(self.look.clone())).fetch_one(&mut *connection).await?;
-        if rows == 0 {
+        let answer: Answer =
+            sqlx::query_as(AssertSqlSafe(self.look.clone())).fetch_one(&mut *connection).await?;
+        if answered(&self.table, answer)? == 0 {
             return Ok(None);
         }
         Ok(misfits(connection).await?.into_iter().find(|misfits| misfits.outbox == self.table))

@@ -1,12 +1,15 @@
-//! Moving rows into the log, where no trigger does it.
+//! Takes rows into the log where no trigger does it.
+
+use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use super::declaration::Outbox;
 use super::failure::{Error, Result};
-use super::mapping::{Mapping, moment};
-use super::{functions, transfer};
+use super::functions::{self, Answer, answered, called};
+use super::mapping::Mapping;
+use super::marks::{NO_ROWS, Task};
 
 /// The statements for one table.
 #[derive(Debug, Clone)]
@@ -14,8 +17,7 @@ pub(super) struct Mover {
     outbox: Outbox,
     transfer: String,
     /// Claims of somebody else: how many are young, and those that are not taken back.
-    young: Option<String>,
-    take_back: Option<String>,
+    claims: Option<[String; 2]>,
 }
 
 impl Mover {
@@ -25,22 +27,14 @@ impl Mover {
         mapping: &Mapping,
     ) -> Result<Self> {
         let function = functions::name(connection, mapping, "move").await?;
-        let claims = mapping.claimed.as_ref().zip(mapping.sent.as_ref()).map(|(claimed, sent)| {
-            let foreign = format!(
-                "o.{} is null and o.{} is not null and {}",
-                sent.ident,
-                claimed.ident,
-                transfer::not_adopted(mapping, "o", transfer::ALL_NOTES)
-            );
-            let age = moment(claimed, "(clock_timestamp() - make_interval(secs => $1))");
-            let (name, claimed) = (&mapping.shape.name, &claimed.ident);
-            (
-                format!("select count(*) from {name} o where {foreign} and o.{claimed} > {age}"),
-                format!("update {name} o set {claimed} = null where {foreign} and o.{claimed} <= {age}"),
-            )
-        });
-        let (young, take_back) = claims.unzip();
-        Ok(Self { outbox: outbox.clone(), transfer: format!("select {function}($1, $2)"), young, take_back })
+        let keep = functions::name(connection, mapping, "keep").await?;
+        let has_claims = mapping.claimed.is_some() && mapping.sent.is_some();
+        let asked = |task: Task| format!("select {}", called(&task.call(&keep, NO_ROWS, "$1")));
+        Ok(Self {
+            outbox: outbox.clone(),
+            transfer: format!("select {}", called(&format!("{function}($1, $2)"))),
+            claims: has_claims.then(|| [Task::Claimed, Task::TakeBack].map(asked)),
+        })
     }
 
     /// Moves so many rows; how many it were, or `None` if another one keeps the table.
@@ -50,30 +44,23 @@ impl Mover {
         keeper: Uuid,
         batch: u32,
     ) -> Result<Option<u64>> {
-        let moved: i64 = sqlx::query_scalar(AssertSqlSafe(self.transfer.clone()))
+        let answer: Answer = sqlx::query_as(AssertSqlSafe(self.transfer.clone()))
             .bind(keeper)
             .bind(i32::try_from(batch).unwrap_or(i32::MAX))
             .fetch_one(connection)
             .await?;
-        Ok(u64::try_from(moved).ok())
+        Ok(u64::try_from(answered(&self.outbox.name, answer)?).ok())
     }
 
     /// Takes back what another poller has claimed and left. While it is at work nothing is moved: its rows come first.
     pub(super) async fn take_back(&self, connection: &mut PgConnection) -> Result<()> {
-        let (Some(young), Some(take_back)) = (&self.young, &self.take_back) else { return Ok(()) };
+        let Some([young, take_back]) = &self.claims else { return Ok(()) };
         let stale_after = self.outbox.stale_after;
-        let claims: i64 = sqlx::query_scalar(AssertSqlSafe(young.clone()))
-            .bind(stale_after.as_secs_f64())
-            .fetch_one(&mut *connection)
-            .await?;
+        let claims = self.counted(connection, young, stale_after).await?;
         if claims > 0 {
             return Err(Error::Claimed { table: self.outbox.name.clone(), claims, stale_after });
         }
-        let taken = sqlx::query(AssertSqlSafe(take_back.clone()))
-            .bind(stale_after.as_secs_f64())
-            .execute(connection)
-            .await?
-            .rows_affected();
+        let taken = self.counted(connection, take_back, stale_after).await?;
         if taken > 0 {
             tracing::info!(
                 outbox = self.outbox.name,
@@ -82,5 +69,13 @@ impl Mover {
             );
         }
         Ok(())
+    }
+
+    async fn counted(&self, connection: &mut PgConnection, asked: &str, age: Duration) -> Result<i64> {
+        let answer: Answer = sqlx::query_as(AssertSqlSafe(asked.to_owned()))
+            .bind(age.as_secs_f64())
+            .fetch_one(connection)
+            .await?;
+        answered(&self.outbox.name, answer)
     }
 }

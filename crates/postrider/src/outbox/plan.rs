@@ -12,7 +12,7 @@ use super::inspect::{self, grants};
 use super::installed::{self, Found};
 use super::mapping::Mapping;
 use super::transfer;
-use crate::capture::{self, Difference, Plan, Recorder, State, dollar_quoted, on_partitions};
+use crate::capture::{self, Difference, Plan, Recorder, State, dollar_quoted, literal, on_partitions};
 
 /// Compares the declarations with what is installed.
 pub async fn plan(connection: &mut PgConnection, outboxes: &[Outbox]) -> Result<Plan> {
@@ -80,6 +80,9 @@ async fn adopted(
     // Where no row tells that it was taken, all that are there are, once.
     let takes = mapping.is_marked() || !was_adopted(connection, mapping, &ours).await?;
     let mut waiting = if looks_inside { waiting(connection, mapping).await? } else { Waiting::default() };
+    // Nor would a mover know those that a trigger has taken.
+    let would_repeat = !takes && outbox.mode == Mode::Poll;
+    let repeated = if would_repeat { waiting.fit } else { 0 };
     if !takes {
         waiting.fit = 0;
     }
@@ -89,6 +92,9 @@ async fn adopted(
     let mut statements = Vec::new();
     if !is_recorded {
         statements.push(recorder.make());
+    }
+    if would_repeat {
+        statements.extend([lock(name), refuse_taken(name)]);
     }
     let take = functions::take(connection, outbox, mapping).await?;
     if state != State::Installed {
@@ -114,12 +120,6 @@ async fn adopted(
         }
     }
     let granted = grants(connection, outbox, mapping).await?;
-    let revoked: Vec<String> = granted
-        .iter()
-        .filter_map(|granted| granted.strip_prefix("grant ").and_then(|what| what.rsplit_once(" to ")))
-        .filter(|(what, _)| !what.starts_with("usage") && !what.starts_with("execute"))
-        .map(|(what, role)| format!("revoke {what} from {role}"))
-        .collect();
     if state == State::Installed && !(granted.is_empty() && is_recorded) {
         state = State::Outdated;
     }
@@ -131,13 +131,17 @@ async fn adopted(
     reverse.extend(wanted.iter().map(|wanted| format!("drop function if exists {}()", wanted.function)));
     let called = functions.iter().filter(|function| function.body.is_some());
     reverse.extend(called.map(|function| format!("drop function if exists {}", function.signature)));
-    reverse.extend(revoked);
     reverse.push(recorder.back(rule.as_ref()));
     let mut notes = notes(outbox, mapping, state, &waiting);
     if !takes && matches!(state, State::Missing | State::Disabled) {
         notes.push(
             "nothing in a row tells that it was taken: rows that came while no trigger was on the table have to be inserted anew".to_owned(),
         );
+    }
+    if repeated > 0 {
+        notes.push(format!(
+            "{repeated} rows were taken by the trigger, and nothing in a row tells: delete them before, or by polling they would be taken again"
+        ));
     }
     if looks_inside {
         let complaints = inspect::of_table(connection, outbox, mapping).await?;
@@ -230,7 +234,25 @@ async fn was_adopted(connection: &mut PgConnection, mapping: &Mapping, ours: &[&
     .bind(mover)
     .fetch_one(connection)
     .await?;
-    Ok(!ours.is_empty() || is_there.0 || is_there.1 && !is_there.2)
+    Ok(!ours.is_empty() || !is_there.2 && (is_there.0 || is_there.1))
+}
+
+/// Rows that the trigger has taken are not taken again: they have to go before rows are moved by polling.
+fn refuse_taken(name: &str) -> String {
+    let message = format!(
+        "postrider: rows of {name} were taken by the trigger, and nothing in a row tells: by polling they would be taken again"
+    );
+    let refused = format!(
+        "
+begin
+    if exists (select from {name}) then
+        raise exception using errcode = '55000', message = {}, hint = 'Delete them, and try again.';
+    end if;
+end
+",
+        literal(&message)
+    );
+    format!("do {}", dollar_quoted(&refused))
 }
 
 /// Also whoever has locked rows and not written yet: a poller in the middle of its batch.
@@ -255,6 +277,10 @@ fn replace(mapping: &Mapping, wanted: &[Wanted], ours: &[&Found]) -> Vec<String>
     statements.push(lock(name));
     statements
         .extend(ours.iter().map(|found| format!("drop trigger if exists \"{}\" on {name}", found.name)));
+    if wanted.is_empty() {
+        // A function that is left over would pass for that of a trigger which somebody has dropped.
+        statements.extend(ours.iter().map(|found| format!("drop function if exists {}", found.function)));
+    }
     for wanted in wanted {
         let (trigger, function) = (wanted.trigger, &wanted.function);
         let when = if trigger == CLAIM { "before" } else { "after" };

@@ -24,7 +24,7 @@ pub async fn alarms(connection: &mut PgConnection, outboxes: &[Outbox]) -> Resul
         };
         let Some(difference) = plan.tables.first() else { continue };
         let mapping = Mapping::of(connection, outbox).await?;
-        for hidden in inspect::security(connection, &mapping).await? {
+        if let Some(hidden) = inspect::security(connection, &mapping).await? {
             let reason = format!("{}: {}", hidden.problem, hidden.remedy);
             alarms.push(Alarm { table: outbox.name.clone(), state: State::Outdated, reason });
         }

@@ -9,7 +9,7 @@ use crate::capture::{Recorder, literal};
 pub(super) fn waiting(mapping: &Mapping, row: &str) -> String {
     match (&mapping.sent, &mapping.claimed) {
         (Some(sent), _) => {
-            format!("{row}.{} is null and {}", sent.ident, not_adopted(mapping, row, OWN_NOTES))
+            format!("{row}.{} is null and {}", sent.ident, not_adopted(mapping, row))
         }
         (None, Some(claimed)) => format!("{row}.{} is null", claimed.ident),
         (None, None) => "true".to_owned(),
@@ -24,22 +24,18 @@ pub(super) fn untaken(mapping: &Mapping) -> String {
     }
     match &mapping.claimed {
         Some(claimed) => which.push(format!("o.{} is null", claimed.ident)),
-        None if mapping.sent.is_some() => which.push(not_adopted(mapping, "o", OWN_NOTES)),
+        None if mapping.sent.is_some() => which.push(not_adopted(mapping, "o")),
         None => which.push("true".to_owned()),
     }
     which.join(" and ")
 }
 
-/// The notes of rows that are in the log, as the owner of their table sees them, and as a relay does.
-pub(super) const OWN_NOTES: &str = "postrider.adopted";
-pub(super) const ALL_NOTES: &str = "postrider.all_adopted";
-
-/// The table's name is compared inside a `coalesce`, which the planner takes to hold for half of all notes. A bare comparison it takes
+/// By the notes that the owner of the table sees. The table's name is compared inside a `coalesce`, which the planner takes to hold for half of all notes. A bare comparison it takes
 /// to hold for one in 200 until they are analyzed, and a relay's session, which goes by indexes, then compared every row with every
 /// note: 33 s for 10,000 of them, where the query alone takes 0.05 s now.
-pub(super) fn not_adopted(mapping: &Mapping, row: &str, notes: &str) -> String {
+pub(super) fn not_adopted(mapping: &Mapping, row: &str) -> String {
     format!(
-        "not exists (select from {notes} a where a.source_id = {row}.{}::text and coalesce(a.outbox = {}, false){})",
+        "not exists (select from postrider.adopted a where a.source_id = {row}.{}::text and coalesce(a.outbox = {}, false){})",
         mapping.id.ident,
         literal(&mapping.shape.name),
         mapping.is_born("a", row)

@@ -2,7 +2,9 @@
 
 mod backfill;
 mod bypass;
+mod called;
 mod columns;
+mod departing;
 mod fences;
 mod forging;
 mod kept;
@@ -16,6 +18,7 @@ mod planning;
 mod record;
 mod replication;
 mod rights;
+mod session;
 mod shadow;
 mod shapes;
 mod sweep;

@@ -11,6 +11,7 @@ mod ledger;
 mod subscription;
 mod upgrade;
 mod waking;
+pub mod wrapping;
 
 use postrider_testkit::Database;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};

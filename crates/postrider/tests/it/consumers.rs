@@ -1,5 +1,6 @@
 //! Consumers behind brokers: every broker through the same questions, against the real server.
 
+mod again;
 mod child;
 mod contract;
 mod examples;

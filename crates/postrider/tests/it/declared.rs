@@ -10,7 +10,7 @@ use crate::outbox::{count, execute, with_table};
 #[tokio::test]
 async fn everything_that_is_declared_is_applied_or_nothing() {
     const OURS: &str = "select (select count(*) from pg_trigger where not tgisinternal)
-        + (select count(*) from pg_proc where pronamespace = 'postrider'::regnamespace and proname like '%public%')
+        + (select count(*) from pg_proc where pronamespace = 'postrider_capture'::regnamespace)
         + (select count(*) from postrider.events)";
     let (_database, mut connection) = with_table(Preset::Plane).await;
     let connection = &mut connection;

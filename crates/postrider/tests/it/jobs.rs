@@ -1,18 +1,21 @@
 //! The job queue: what SQL promises, what the worker promises, and what faults do to it.
 
 mod bloat;
+mod cancelling;
 mod claims;
 mod enqueue;
 mod keys;
 mod kills;
 mod leases;
-mod metrics;
+pub mod metrics;
 mod outcomes;
+mod patience;
 mod process;
 mod python;
 mod rings;
 mod schedules;
 mod storm;
+mod suspects;
 mod working;
 
 use std::time::Duration;

@@ -70,12 +70,12 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         "emit" | "emit_many" | "set_context" | "emitted" => [true, false, true, false],
         "turn_inbox" | "take_ticket" | "disarm" => [false, true, true, false],
         "enqueue" | "enqueue_many" => [true, true, true, false],
-        "first_time" | "subscribe" | "next_batch" | "finish_batch" | "give_up" | "postpone" | "begin_try"
-        | "next_batch_at" | "begin_attempt" | "fail_attempt" | "end_attempts" | "sweep_attempts"
-        | "keep_message" | "claim_jobs" | "begin_jobs" | "settle_jobs" | "finish_jobs" | "extend_jobs"
-        | "end_job_worker" | "reap_jobs" | "tend_jobs" | "next_job_at" | "job_lease" | "cancel_job"
-        | "retry_job" | "pause_queue" | "set_queue" | "take_job_ticket" | "disarm_jobs" | "declare_cron"
-        | "due_crons" | "tick_cron" => [false, false, true, false],
+        "first_time" | "inbox_retention" | "subscribe" | "next_batch" | "finish_batch" | "give_up"
+        | "postpone" | "begin_try" | "next_batch_at" | "begin_attempt" | "fail_attempt" | "end_attempts"
+        | "sweep_attempts" | "keep_message" | "claim_jobs" | "begin_jobs" | "settle_jobs" | "finish_jobs"
+        | "extend_jobs" | "end_job_worker" | "reap_jobs" | "tend_jobs" | "next_job_at" | "job_lease"
+        | "cancel_job" | "retry_job" | "pause_queue" | "set_queue" | "take_job_ticket" | "disarm_jobs"
+        | "declare_cron" | "due_crons" | "tick_cron" => [false, false, true, false],
         "list_jobs" | "list_running_jobs" | "count_ready_jobs" => [false, false, true, true],
         // Whoever looks may ask, and is told nothing of a payload.
         "partitions_of" | "where_event" | "where_parked" | "where_unparked" | "where_oldest"
@@ -118,6 +118,7 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         | "waits_behind"
         | "kept_row"
         | "kept_table"
+        | "keeps_for"
         | "here"
         | "settle_failures"
         | "other_fields"
@@ -132,6 +133,7 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         | "job_backoff"
         | "job_band"
         | "job_horizon"
+        | "is_job_on_its_way"
         | "list_ready_jobs"
         | "promote_jobs"
         | "rebase_jobs"
@@ -144,7 +146,9 @@ fn callers(function: &str) -> Option<[bool; 4]> {
         | "turn_jobs"
         | "unfinished_jobs"
         | "claim_band"
+        | "cut_band"
         | "check_outcomes"
+        | "check_queue"
         | "lock_job_slot"
         | "set_jobs_aside"
         | "give_up_on_deaf_clients" => [false; 4],
@@ -213,6 +217,15 @@ async fn fault_113_every_relation_and_function_is_granted_to_those_who_need_it()
             .await
             .unwrap();
             assert_eq!(schema, (role != "public", false), "{version}: {role}");
+            let schema: (bool, bool) = sqlx::query_as(
+                "select has_schema_privilege($1, 'postrider_capture', 'usage'), has_schema_privilege($1, 'postrider_capture', 'create')",
+            )
+            .bind(role)
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+            let calls_or_looks = matches!(role, "postrider_relay" | "postrider_reader");
+            assert_eq!(schema, (calls_or_looks, false), "{version}: {role}");
         }
     }
 }

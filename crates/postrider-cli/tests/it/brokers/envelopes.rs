@@ -174,7 +174,7 @@ connection.close()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pika_reads_every_envelope() {
-    let rabbitmq = Broker::private(RabbitMq::new()).await.unwrap();
+    let rabbitmq = Broker::shared(RabbitMq::new().with_management()).await.unwrap();
     let url = rabbitmq.url();
     let bind: Vec<&str> = [url.as_str(), "bind"].into_iter().chain(ENVELOPES).collect();
     python("rabbitmq/pip", PIKA, &bind);
@@ -187,7 +187,7 @@ async fn pika_reads_every_envelope() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kcat_reads_every_envelope() {
-    let kafka = Broker::private(Kafka::new()).await.unwrap();
+    let kafka = Broker::shared(Kafka::new()).await.unwrap();
     let brokers = kafka.bootstrap();
     let sink = |envelope: &str| {
         let create = "create_topics: { partitions: 1, replication: 1 }";

@@ -91,3 +91,18 @@ pub(super) fn producer(config: &KafkaConfig, set: usize) -> Result<ClientConfig,
 fn millis(span: Duration, least: u128, most: u128) -> String {
     span.as_millis().clamp(least, most).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Span;
+
+    /// By itself the library gives up a message after five minutes, though one behind it may still be sent: `enable.gapless.guarantee` does
+    /// not count for those. Only a delivery that takes longer would show it.
+    #[test]
+    fn no_message_is_given_up_before_its_batch() {
+        let patient = KafkaConfig { timeout: Span(Duration::from_mins(10)), ..KafkaConfig::new("kafka://a") };
+        let settings = producer(&patient, SET).unwrap();
+        assert_eq!(settings.get("message.timeout.ms"), Some("0"));
+    }
+}

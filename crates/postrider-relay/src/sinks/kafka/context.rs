@@ -38,10 +38,9 @@ impl Context {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether something is wrong that does not go away by waiting.
-    pub(super) fn is_hopeless(&self) -> bool {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        trouble.as_ref().is_some_and(|trouble| trouble.is_lasting)
+    /// Whether what has gone wrong since then is of this sort.
+    pub(super) fn has_trouble(&self, is_meant: impl FnOnce(&Trouble) -> bool) -> bool {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(is_meant)
     }
 
     fn note(&self, new: Trouble) {

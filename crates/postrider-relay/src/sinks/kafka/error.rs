@@ -13,7 +13,7 @@ pub(super) enum Meaning {
     Suspected(RefusalKind),
     /// The topic is not what it was.
     Moved,
-    /// It fell with the producer, and may be sent again by another.
+    /// It fell with its producer, or with another of its set, and may be sent again.
     Fallen,
     /// Nothing can be sent now.
     Unavailable,
@@ -31,6 +31,7 @@ pub(super) fn meaning(code: Code) -> Meaning {
         Code::InvalidTopic => Meaning::Refused(RefusalKind::Unroutable),
         Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => Meaning::Moved,
         Code::Fatal
+        | Code::InvalidDifferentRecord
         | Code::PurgeQueue
         | Code::PurgeInflight
         | Code::GaplessGuarantee
@@ -78,7 +79,7 @@ pub(super) struct Trouble {
     kind: UnavailableKind,
     said: String,
     /// It will be the same the next time.
-    pub(super) is_lasting: bool,
+    is_lasting: bool,
     /// No broker at all can be reached. It follows from something else, which says more.
     is_total: bool,
 }
@@ -97,26 +98,28 @@ pub(super) fn trouble(code: Code, said: &str) -> Trouble {
 impl Trouble {
     /// This, and what was known before it.
     pub(super) fn behind(self, before: Option<Self>) -> Self {
-        match before {
-            Some(before) if !self.is_lasting && (before.is_lasting || self.is_total) => {
-                Self { is_total: before.is_total || self.is_total, ..before }
-            }
-            _ => self,
-        }
+        let Some(before) = before else { return self };
+        // When all are down, each is tried again and says why: that is no news of the others.
+        let is_total = before.is_total || self.is_total;
+        let says_less = !self.is_lasting && (before.is_lasting || self.is_total);
+        Self { is_total, ..if says_less { before } else { self } }
     }
 
-    /// Why nothing was confirmed in time. That one broker cannot be reached is no reason while there are others.
-    pub(super) fn in_silence(self) -> Unavailable {
-        if self.kind == UnavailableKind::Connection && !self.is_lasting && !self.is_total {
-            return silent(format!(
-                "Kafka did not confirm in time, and one of its brokers is away: {}",
-                self.said
-            ));
-        }
-        self.unavailable()
+    /// It does not go away by waiting.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.is_lasting
     }
 
-    pub(super) fn unavailable(self) -> Unavailable {
+    /// Nobody is there who could answer. That one broker cannot be reached is not that: there may be others.
+    pub(super) fn leaves_nobody(&self) -> bool {
+        self.is_lasting || self.is_total
+    }
+
+    /// Why nothing was heard in time: `what` says of whom. That one broker cannot be reached is no reason while there are others.
+    pub(super) fn in_silence(self, what: &str) -> Unavailable {
+        if self.kind == UnavailableKind::Connection && !self.leaves_nobody() {
+            return silent(format!("{what}, and one of its brokers is away: {}", self.said));
+        }
         Unavailable::new(self.kind, format!("Kafka: {}", self.said))
     }
 }
@@ -148,12 +151,15 @@ mod tests {
         for (told, kind, words) in [
             (vec![refused()], UnavailableKind::Timeout, "Connection refused"),
             (vec![refused(), all()], UnavailableKind::Connection, "Connection refused"),
+            (vec![refused(), all(), refused()], UnavailableKind::Connection, "Connection refused"),
             (vec![all()], UnavailableKind::Connection, "brokers are down"),
             (vec![wrong(), refused(), all()], UnavailableKind::Forbidden, "wrong password"),
             (vec![refused(), wrong()], UnavailableKind::Forbidden, "wrong password"),
         ] {
             let known = told.into_iter().fold(None, |before, new| Some(new.behind(before)));
-            let why = known.map(Trouble::in_silence).unwrap();
+            let known = known.unwrap();
+            assert_eq!(known.leaves_nobody(), kind != UnavailableKind::Timeout, "{known:?}");
+            let why = known.in_silence("Kafka says nothing");
             assert_eq!(why.kind, kind);
             assert!(why.source.to_string().contains(words), "{}", why.source);
         }

@@ -48,16 +48,20 @@ pub struct KafkaSink {
 impl KafkaSink {
     /// Connects.
     pub async fn open(config: KafkaConfig) -> Result<Self, Unavailable> {
-        let producer = Some(Producer::open(&config, client::SET).await?);
-        Ok(Self {
+        let producer = Producer::open(&config, client::SET).await?;
+        Ok(Self::new(config, producer))
+    }
+
+    fn new(config: KafkaConfig, producer: Producer) -> Self {
+        Self {
             config,
-            producer,
+            producer: Some(producer),
             topics: Topics::default(),
             opened: Opened::default(),
             set: client::SET,
             turn: 0,
             is_interrupted: false,
-        })
+        }
     }
 
     async fn deliver_all(

@@ -1,7 +1,10 @@
 //! The partitions that know the producer.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::time::{Duration, Instant};
+
+use rdkafka::types::RDKafkaErrorCode;
 
 /// Brokers forget a producer that a partition has not heard of for a day, by default.
 const REMEMBERED: Duration = Duration::from_hours(1);
@@ -43,14 +46,29 @@ impl Opened {
 }
 
 impl<'a> Opening<'a> {
-    /// The library did not take a message for this partition. It may take the next, as it learns of partitions at any time: that one must
-    /// not be there first.
-    pub(super) fn close(&mut self, topic: &'a str, partition: i32) {
-        self.closed.push((topic, partition));
+    /// Hands over the next message for this partition, unless it has to wait: then there is `None`.
+    ///
+    /// Behind one that the library did not take, all have to wait. It may take the next, as it learns of partitions at any time: that one
+    /// must not be there first. One that is too large never comes, so nothing is there before it.
+    pub(super) async fn pass(
+        &mut self,
+        topic: &'a str,
+        partition: i32,
+        now: Instant,
+        hand_over: impl Future<Output = Result<(), RDKafkaErrorCode>>,
+    ) -> Option<Result<(), RDKafkaErrorCode>> {
+        if !self.may_send(topic, partition, now) {
+            return None;
+        }
+        let handed_over = hand_over.await;
+        if handed_over.is_err_and(|code| code != RDKafkaErrorCode::MessageSizeTooLarge) {
+            self.closed.push((topic, partition));
+        }
+        Some(handed_over)
     }
 
     /// Whether the next message for this partition may be sent, with whatever was sent there before it.
-    pub(super) fn may_send(&mut self, topic: &'a str, partition: i32, now: Instant) -> bool {
+    fn may_send(&mut self, topic: &'a str, partition: i32, now: Instant) -> bool {
         let there = (topic, partition);
         if self.closed.contains(&there) {
             return false;
@@ -90,16 +108,25 @@ mod tests {
         assert!(opening.may_send("a", 0, now) && !opening.may_send("a", 0, now));
     }
 
-    #[test]
-    fn a_partition_that_did_not_take_a_message_gets_no_later_one() {
+    #[tokio::test]
+    async fn a_partition_that_did_not_take_a_message_gets_no_later_one() {
         let now = Instant::now();
         let mut opened = Opened::default();
         opened.open("a", 0, now);
         opened.open("a", 1, now);
         let mut opening = opened.opening();
-        opening.close("a", 0);
-        assert!(!opening.may_send("a", 0, now));
-        assert!(opening.may_send("a", 1, now));
+        // What the library would say of each, if it were asked.
+        let (large, unknown) = (RDKafkaErrorCode::MessageSizeTooLarge, RDKafkaErrorCode::UnknownPartition);
+        for (partition, said, passed) in [
+            (0, Ok(()), Some(Ok(()))),
+            (0, Err(large), Some(Err(large))),
+            (0, Ok(()), Some(Ok(()))),
+            (0, Err(unknown), Some(Err(unknown))),
+            (0, Ok(()), None),
+            (1, Ok(()), Some(Ok(()))),
+        ] {
+            assert_eq!(opening.pass("a", partition, now, std::future::ready(said)).await, passed);
+        }
         assert!(opened.opening().may_send("a", 0, now));
     }
 }

@@ -32,6 +32,14 @@ pub(super) struct Producer {
 impl Producer {
     /// Connects. `set` is the most bytes that go to a partition in one set.
     pub(super) async fn open(config: &KafkaConfig, set: usize) -> Result<Self, Unavailable> {
+        let producer = Self::start(config, set).await?;
+        let deadline = Instant::now() + config.timeout.0;
+        producer.ask(deadline, |threaded, patience| threaded.client().fetch_cluster_id(patience)).await?;
+        Ok(producer)
+    }
+
+    /// One that has not reached anybody yet.
+    async fn start(config: &KafkaConfig, set: usize) -> Result<Self, Unavailable> {
         let settings = client::producer(config, set)?;
         // It reads certificates, and starts threads.
         let made =
@@ -40,10 +48,7 @@ impl Producer {
         // The settings are ours; what can be wrong are the files that they name.
         let threaded = threaded.map_err(|error| wrong(format!("cannot set up the client: {error}")))?;
         let context = Arc::clone(threaded.context());
-        let producer = Self { threaded: Some(Arc::new(threaded)), context };
-        let deadline = Instant::now() + config.timeout.0;
-        producer.ask(deadline, |threaded, patience| threaded.client().fetch_cluster_id(patience)).await?;
-        Ok(producer)
+        Ok(Self { threaded: Some(Arc::new(threaded)), context })
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -67,13 +72,11 @@ impl Producer {
             if let Ok(Some(answer)) = asked {
                 return Ok(answer);
             }
-            let is_over = Instant::now() >= deadline;
-            if let Some(trouble) = self.context.take_trouble() {
-                return Err(trouble.unavailable());
+            if Instant::now() >= deadline || self.context.has_trouble(Trouble::leaves_nobody) {
+                return Err(self.why_silent("Kafka did not answer in time"));
             }
-            if is_over {
-                return Err(silent("no Kafka broker answered in time"));
-            }
+            // It may have failed at once, with the connection that it went by.
+            sleep(LOOK / 10).await;
             patience *= 2;
         }
     }
@@ -127,22 +130,25 @@ impl Producer {
         })
     }
 
-    /// Why there is no answer.
-    pub(super) fn why_silent(&self) -> Unavailable {
-        let trouble = self.context.take_trouble();
-        trouble.map_or_else(|| silent("Kafka did not confirm in time"), Trouble::in_silence)
+    /// Why there is no confirmation.
+    pub(super) fn why_unconfirmed(&self) -> Unavailable {
+        self.why_silent("Kafka did not confirm in time")
+    }
+
+    fn why_silent(&self, what: &str) -> Unavailable {
+        self.context.take_trouble().map_or_else(|| silent(what), |trouble| trouble.in_silence(what))
     }
 
     /// Waits until everything that was sent is answered, the time is over, or waiting is of no use. What is known then.
     pub(super) async fn answers(&self, deadline: Instant) -> Vec<Answer> {
         self.context.tally().complete();
         loop {
-            if self.context.tally().is_answered() || self.context.is_hopeless() {
+            if self.context.tally().is_answered() || self.context.has_trouble(Trouble::is_lasting) {
                 break;
             }
             let news = timeout_at(deadline.into(), self.context.news.notified());
             if self.is_fatal() {
-                // What is on its way may still be confirmed. What is not shall not go any more.
+                // What is on its way may still be confirmed. What comes back to the queue is not sent any more, and not answered either.
                 self.purge(PurgeConfig::default().queue());
                 tokio::select! {
                     news = news => if news.is_err() { break },
@@ -175,5 +181,24 @@ impl Drop for Producer {
         if let Some(threaded) = self.threaded.take() {
             std::thread::spawn(move || drop(threaded));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::KafkaSink;
+    use super::*;
+
+    /// Not only out of sight: its threads have ended, so that nothing it still has is sent behind what the next one sends.
+    #[tokio::test]
+    async fn a_producer_that_was_given_up_is_gone() {
+        // Nobody listens there.
+        let config = KafkaConfig::new("kafka://127.0.0.1:1");
+        let producer = Producer::start(&config, client::SET).await.unwrap();
+        let context = Arc::clone(&producer.context);
+        let mut sink = KafkaSink::new(config, producer);
+        sink.give_up().await;
+        // The library lets go of it when it has ended.
+        assert_eq!(Arc::strong_count(&context), 1);
     }
 }

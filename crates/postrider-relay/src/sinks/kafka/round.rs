@@ -120,21 +120,16 @@ impl KafkaSink {
             if stops.is_behind(message, place) {
                 continue;
             }
-            if !opening.may_send(&message.destination, partition, now) {
-                left.again.push(place);
-                continue;
-            }
-            match producer.hand_over(message, partition, place, deadline).await {
-                Ok(()) => sent.push((place, partition)),
-                Err(RDKafkaErrorCode::MessageSizeTooLarge) => {
+            let hand_over = producer.hand_over(message, partition, place, deadline);
+            match opening.pass(&message.destination, partition, now, hand_over).await {
+                None => left.again.push(place),
+                Some(Ok(())) => sent.push((place, partition)),
+                Some(Err(RDKafkaErrorCode::MessageSizeTooLarge)) => {
                     left.is_progress = true;
                     outcomes[place] = Outcome::Refused(said(RefusalKind::TooLarge, message));
                     stops.stop(message, place);
                 }
-                Err(code) => {
-                    opening.close(&message.destination, partition);
-                    left.note(code, place, message, outcomes, stops, &mut self.topics);
-                }
+                Some(Err(code)) => left.note(code, place, message, outcomes, stops, &mut self.topics),
             }
             if left.trouble.is_some() {
                 break;
@@ -149,7 +144,7 @@ impl KafkaSink {
                     outcomes[place] = Outcome::Delivered;
                     self.opened.open(&message.destination, partition, now);
                 }
-                Answer::None if left.trouble.is_none() => left.trouble = Some(producer.why_silent()),
+                Answer::None if left.trouble.is_none() => left.trouble = Some(producer.why_unconfirmed()),
                 Answer::None => {}
                 Answer::Failed(code) => left.note(code, place, message, outcomes, stops, &mut self.topics),
             }

@@ -48,8 +48,10 @@ fn by_code(said: &jetstream::Error, subject: &str) -> Result<Refusal, Unavailabl
         ErrorCode::STREAM_STORE_FAILED if said.to_string().contains("per subject") => {
             refusal(RefusalKind::Rejected)
         }
-        // Whatever comes, until it is another stream.
-        ErrorCode::STREAM_SEALED => Err(UnavailableKind::Blocked),
+        // Whatever comes, until it is another stream; and an event that was sent before, on which the servers have not agreed yet.
+        ErrorCode::STREAM_SEALED | ErrorCode::STREAM_DUPLICATE_MESSAGE_CONFLICT => {
+            Err(UnavailableKind::Blocked)
+        }
         ErrorCode::STREAM_STORE_FAILED
         | ErrorCode::INSUFFICIENT_RESOURCES
         | ErrorCode::MEMORY_RESOURCES_EXCEEDED => Err(UnavailableKind::Full),

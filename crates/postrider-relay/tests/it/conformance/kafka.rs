@@ -8,9 +8,10 @@ mod mock;
 
 use std::collections::HashMap;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use postrider::log::Record;
 use postrider_relay::sink::BoxFuture;
 use postrider_relay::sinks::kafka::{KafkaConfig, KafkaSink};
 use postrider_relay::units::Span;
@@ -18,12 +19,13 @@ use postrider_relay::{Sink, Unavailable};
 use postrider_testkit::conformance::{Control, Door, Subject, WRONG_PASSWORD, Way, examine};
 use postrider_testkit::{Authority, Broker, Kafka, Proxy};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use tokio::process::Command;
 use uuid::Uuid;
 
-use super::kills;
+use super::{event, kills};
+use crate::support::PATIENCE;
 
 const TOPIC: &str = "conformance";
 
@@ -105,7 +107,7 @@ impl Subject for Tested {
     }
 
     fn kills(&self) -> usize {
-        kills(5)
+        kills(3)
     }
 }
 
@@ -168,7 +170,19 @@ async fn make(brokers: &str, topic: &str, partitions: i32, settings: &[(&str, &s
     for made in admin(brokers)?.create_topics([&new], &options()).await? {
         made.map_err(|(topic, code)| anyhow::anyhow!("{topic}: {code}"))?;
     }
-    Ok(())
+    // The controller has it; the broker hears of it a moment later.
+    until_partitions(brokers, topic, usize::try_from(partitions)?).await
+}
+
+/// On a busy machine it may take more than one attempt.
+async fn opened(config: &KafkaConfig) -> KafkaSink {
+    let begun = Instant::now();
+    loop {
+        match KafkaSink::open(config.clone()).await {
+            Ok(sink) => return sink,
+            Err(why) => assert!(begun.elapsed() < PATIENCE, "{why:?}"),
+        }
+    }
 }
 
 fn options() -> AdminOptions {
@@ -176,8 +190,62 @@ fn options() -> AdminOptions {
     AdminOptions::new().operation_timeout(patience).request_timeout(patience)
 }
 
+/// A broker that all its clients reach through a proxy.
+struct Proxied {
+    proxy: Proxy,
+    brokers: String,
+    _server: Broker<Kafka>,
+}
+
+impl Proxied {
+    async fn start() -> Result<Self> {
+        let proxy = Proxy::start("127.0.0.1:1").await?;
+        let server = Broker::private(Kafka::new().advertised_at(proxy.port())).await?;
+        proxy.set_upstream(server.address());
+        let brokers = format!("127.0.0.1:{}", proxy.port());
+        Ok(Self { proxy, brokers, _server: server })
+    }
+}
+
+/// How many partitions a topic has by now.
+async fn partitions_of(brokers: &str, topic: &str) -> Result<usize> {
+    let (admin, topic) = (admin(brokers)?, topic.to_owned());
+    let asked = tokio::task::spawn_blocking(move || {
+        let metadata = admin.inner().fetch_metadata(Some(&topic), Duration::from_secs(20))?;
+        Ok(metadata.topics()[0].partitions().len())
+    });
+    asked.await?
+}
+
+/// Adds partitions until there are so many, and waits until that is known.
+async fn add_partitions(brokers: &str, topic: &'static str, count: usize) -> Result<()> {
+    let more = NewPartitions::new(topic, count);
+    for added in admin(brokers)?.create_partitions([&more], &options()).await? {
+        added.map_err(|(_, code)| anyhow::anyhow!("{code}"))?;
+    }
+    until_partitions(brokers, topic, count).await
+}
+
+async fn until_partitions(brokers: &str, topic: &str, count: usize) -> Result<()> {
+    let begun = Instant::now();
+    while partitions_of(brokers, topic).await? != count {
+        ensure!(begun.elapsed() < Duration::from_mins(1), "the partitions are never there");
+    }
+    Ok(())
+}
+
 fn config(brokers: &str) -> KafkaConfig {
     KafkaConfig { timeout: Span(Duration::from_secs(20)), ..KafkaConfig::new(format!("kafka://{brokers}")) }
+}
+
+/// One of a certain size.
+fn large(key: &str, bytes: usize) -> Record {
+    Record { payload: format!(r#"{{"pad":"{}"}}"#, "x".repeat(bytes)), ..event(key) }
+}
+
+/// The ids of one key, as they were sent.
+fn ids<'a>(sent: impl IntoIterator<Item = &'a Record>, key: &str) -> Vec<Uuid> {
+    sent.into_iter().filter(|record| record.key.as_deref() == Some(key)).map(|record| record.id).collect()
 }
 
 /// The ids of one key, each where it came first.

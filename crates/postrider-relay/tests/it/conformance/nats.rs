@@ -68,7 +68,12 @@ pub(super) async fn stored(url: &str) -> Result<Vec<Uuid>> {
     let consumer = stream.create_consumer(config).await?;
     let mut ids = Vec::with_capacity(count);
     while ids.len() < count {
-        let mut messages = consumer.fetch().max_messages(count - ids.len()).messages().await?;
+        let mut messages = consumer
+            .fetch()
+            .max_messages(count - ids.len())
+            .expires(Duration::from_secs(5))
+            .messages()
+            .await?;
         while let Some(message) = futures_util::StreamExt::next(&mut messages).await {
             let message = message.map_err(anyhow::Error::from_boxed)?;
             let headers = message.headers.as_ref().context("a message without headers")?;

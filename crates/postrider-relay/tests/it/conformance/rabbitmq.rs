@@ -109,7 +109,7 @@ impl Subject for Tested {
     }
 
     fn kills(&self) -> usize {
-        kills(5)
+        kills(4)
     }
 }
 

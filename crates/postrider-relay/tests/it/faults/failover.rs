@@ -113,7 +113,7 @@ async fn fault_11_with_the_gate_nothing_is_delivered_that_a_failover_takes_back(
     pair.cut_off(&mut primary).await;
     emit_many(&mut primary, 100, 50, 10).await;
     says(&relay, "events wait until 1 standbys have them").await;
-    stays("nothing is delivered", Duration::from_secs(2), || pair.probe.count() == 100).await;
+    stays("nothing is delivered", Duration::from_millis(500), || pair.probe.count() == 100).await;
 
     let mut promoted = pair.fail_over().await;
     emit_many(&mut promoted, 200, 20, 10).await;

@@ -82,7 +82,7 @@ async fn fault_44_a_limit_of_the_log_s_size_removes_what_is_delivered_and_nothin
     until(&mut writer, "select coalesce(pg_sequence_last_value('postrider.slot'), 0) > 0").await;
     emit_many(&mut writer, 500, 500, 10).await;
     fine.wait_for(1000).await;
-    stays("everything is there", Duration::from_secs(1), || relay.status().len() == 2).await;
+    stays("everything is there", Duration::from_millis(300), || relay.status().len() == 2).await;
     assert_eq!(rows(&mut writer).await, 1000);
 
     away.answer(|_| Answer::Take);

@@ -40,7 +40,7 @@ async fn fault_29_timeouts_of_the_role_end_nothing_of_ours() {
     let before: Vec<i32> = sqlx::query_scalar(sessions).fetch_one(&mut admin).await.unwrap();
     load.more(1000).await;
     let done = load.mark(&mut admin, &probe).await;
-    assert!(done < Duration::from_secs(10), "{done:?}");
+    assert!(done < Duration::from_secs(30), "{done:?}");
     // Idle for longer than the role may be.
     until(&mut admin, "select pg_sleep(0.7) is not null").await;
     load.mark(&mut admin, &probe).await;

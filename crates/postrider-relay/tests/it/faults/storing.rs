@@ -217,7 +217,7 @@ async fn fault_32_with_a_full_disk_a_window_is_delivered_and_no_event_twice() {
     .await;
     let delivered = probe.count();
     load.more(500).await;
-    stays("at most a window more", Duration::from_secs(2), || probe.count() <= delivered + 200).await;
+    stays("at most a window more", Duration::from_millis(500), || probe.count() <= delivered + 200).await;
     assert!(compare(load.ledger(), &probe).duplicated.is_empty());
 
     run(&mut admin, "drop table filler").await;

@@ -152,16 +152,18 @@ async fn fault_1_two_relays_that_move_a_table_s_rows_are_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_1_one_relay_that_keeps_a_table_is_killed() {
-    for mode in [Mode::Trigger, Mode::Poll] {
-        kill_keepers(Preset::Plane, mode, 1, fewer()).await;
-    }
+    tokio::join!(
+        kill_keepers(Preset::Plane, Mode::Trigger, 1, fewer()),
+        kill_keepers(Preset::Plane, Mode::Poll, 1, fewer())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_1_four_relays_that_keep_a_table_are_killed() {
-    for mode in [Mode::Trigger, Mode::Poll] {
-        kill_keepers(Preset::Plane, mode, 4, fewer()).await;
-    }
+    tokio::join!(
+        kill_keepers(Preset::Plane, Mode::Trigger, 4, fewer()),
+        kill_keepers(Preset::Plane, Mode::Poll, 4, fewer())
+    );
 }
 
 /// Every other table in both modes: for a soak, which has the time.

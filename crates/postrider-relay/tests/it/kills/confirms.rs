@@ -49,13 +49,13 @@ async fn fault_2_killed_after_sending_and_before_any_confirmation() {
     killed_while_waiting("no confirmation", Confirm::None, Duration::from_secs(20)).await;
 }
 
+/// In the one the sink waits, in the other it gives up before the relay dies: half of each batch is delivered, with holes, and is sent again
+/// around them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_3_killed_with_every_second_confirmation_in() {
-    killed_while_waiting("every second confirmation", Confirm::EverySecond, Duration::from_secs(20)).await;
-}
-
-/// The sink gives up waiting before the relay dies: half of each batch is delivered, with holes, and is sent again around them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fault_3_killed_after_giving_up_with_every_second_confirmation_in() {
-    killed_while_waiting("given up with holes", Confirm::EverySecond, Duration::from_millis(100)).await;
+    let every_second = Confirm::EverySecond;
+    tokio::join!(
+        killed_while_waiting("every second confirmation", every_second, Duration::from_secs(20)),
+        killed_while_waiting("given up with holes", every_second, Duration::from_millis(100))
+    );
 }

@@ -79,7 +79,7 @@ impl Rider {
 async fn fault_5_what_a_frozen_relay_has_on_its_way_to_rabbitmq_is_repeated_and_overtakes_nothing() {
     let world = World::new("frozen on the way to RabbitMQ").await;
     let mut connection = world.database.connect().await.unwrap();
-    let server = Broker::private(RabbitMq::new()).await.unwrap();
+    let server = Broker::shared(RabbitMq::new().with_management()).await.unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     client.exchange(EXCHANGE, lapin::ExchangeKind::Fanout).await.unwrap();
     client.queue(QUEUE, QUORUM).await.unwrap();

@@ -5,13 +5,13 @@ with recursive base (attnum, typid) as (
     select b.attnum, t.typbasetype from base b join pg_type t on t.oid = b.typid where t.typtype = 'd'),
 -- What a value has inside: see postrider.row_json.
 inside (attnum, typid) as (
-    select b.attnum, b.typid from base b where b.typid >= 16384
+    select b.attnum, b.typid from base b where b.typid >= 16384 or b.typid in ('json[]'::regtype, 'jsonb[]'::regtype)
     union
     select i.attnum, f.typid from inside i join pg_type t on t.oid = i.typid
     cross join lateral (
         select t.typbasetype union all select t.typelem
         union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) f (typid)
-    where f.typid >= 16384)
+    where f.typid >= 16384 or f.typid in ('json[]'::regtype, 'jsonb[]'::regtype))
 -- Always between quotes: quote_ident does not know the words that only PL/pgSQL reserves.
 select a.attnum as number, a.attname as name, '"' || replace(a.attname, '"', '""') || '"' as ident, quote_ident(a.attname) as bare, quote_literal(a.attname) as literal,
        format_type(a.atttypid, a.atttypmod) as type_name, format_type(a.atttypid, -1) as any_type, case when a.atttypid < 12000 then format_type(a.atttypid, -1) end as lasting_type, t.oid::regtype::text as base_type, t.typtype as type_kind,
@@ -25,7 +25,12 @@ select a.attnum as number, a.attname as name, '"' || replace(a.attname, '"', '""
        (select format('%I.%I', n.nspname, c.collname) from pg_collation c join pg_namespace n on n.oid = c.collnamespace
         where c.oid = a.attcollation and not c.collisdeterministic) as loose_collation,
        exists (select from inside s join pg_cast c on c.castsource = s.typid and c.casttarget = 'json'::regtype and c.castmethod = 'f'
-               where s.attnum = a.attnum) as has_own_json, a.attgenerated <> '' as generated,
+               where s.attnum = a.attnum)
+       or exists (select from inside s join pg_type y on y.oid = s.typid join pg_type e on e.oid = y.typelem
+                  where s.attnum = a.attnum
+                    and (e.oid in ('json'::regtype, 'jsonb'::regtype) or e.typbasetype in ('json'::regtype, 'jsonb'::regtype))) as has_own_json,
+       a.attnotnull or exists (select from base d join pg_type y on y.oid = d.typid where d.attnum = a.attnum and y.typnotnull) as never_null,
+       a.attgenerated <> '' as generated,
        case when a.attgenerated = 'v' then (
            select pg_get_expr(d.adbin, d.adrelid) from pg_attrdef d where d.adrelid = a.attrelid and d.adnum = a.attnum) end as virtual
 from pg_attribute a

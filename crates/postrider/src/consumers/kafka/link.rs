@@ -22,12 +22,14 @@ pub struct KafkaReceipt {
 
 /// A member of a group.
 pub struct KafkaLink {
-    consumer: Arc<StreamConsumer<Context>>,
-    tracker: Arc<Tracker>,
-    producer: FutureProducer,
-    dead_letters: String,
-    timeout: Duration,
-    pump: JoinHandle<()>,
+    pub(super) consumer: Arc<StreamConsumer<Context>>,
+    pub(super) tracker: Arc<Tracker>,
+    pub(super) producer: FutureProducer,
+    pub(super) dead_letters: String,
+    pub(super) timeout: Duration,
+    /// How long the topics keep messages, if the cluster has told.
+    pub(super) keeps: Option<Duration>,
+    pub(super) pump: JoinHandle<()>,
 }
 
 impl Drop for KafkaLink {
@@ -36,21 +38,12 @@ impl Drop for KafkaLink {
     }
 }
 
-impl KafkaLink {
-    pub(super) fn new(
-        consumer: Arc<StreamConsumer<Context>>,
-        tracker: Arc<Tracker>,
-        producer: FutureProducer,
-        dead_letters: String,
-        timeout: Duration,
-        pump: JoinHandle<()>,
-    ) -> Self {
-        Self { consumer, tracker, producer, dead_letters, timeout, pump }
-    }
-}
-
 impl Link for KafkaLink {
     type Receipt = KafkaReceipt;
+
+    fn keeps(&self) -> Option<Duration> {
+        self.keeps
+    }
 
     async fn acknowledge(&self, receipt: &KafkaReceipt) -> Result<(), Trouble> {
         let KafkaReceipt { partition, offset } = receipt;

@@ -4,6 +4,8 @@ mod context;
 mod link;
 mod message;
 mod pump;
+mod retention;
+mod tap;
 mod tracker;
 
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use crate::consumer::{Deliveries, Source, Terms, Trouble};
 use context::Context;
 pub use link::{KafkaLink, KafkaReceipt};
 use pump::Pump;
+use tap::Partitions;
 use tracker::Tracker;
 
 /// So many times as many messages as are in hand may lie between the oldest of a partition that is not settled and the newest. It is what
@@ -140,12 +143,15 @@ impl Kafka {
         client
     }
 
-    async fn make_dead_letters(&self, topic: &str) -> Result<(), KafkaError> {
-        let admin: AdminClient<DefaultClientContext> = self.helper().create()?;
+    async fn make_dead_letters(
+        &self,
+        admin: &AdminClient<DefaultClientContext>,
+        options: &AdminOptions,
+        topic: &str,
+    ) -> Result<(), KafkaError> {
         let keep = self.keep_dead.as_millis().to_string();
         let new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1)).set("retention.ms", &keep);
-        let options = AdminOptions::new().request_timeout(Some(self.timeout));
-        for made in admin.create_topics([&new], &options).await? {
+        for made in admin.create_topics([&new], options).await? {
             match made {
                 Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
                 // It may be there, and we may write to it.
@@ -167,7 +173,10 @@ impl Source for Kafka {
 
     async fn open(&self, terms: &Terms) -> Result<(KafkaLink, Deliveries<KafkaReceipt>), Trouble> {
         let dead_letters = self.dead_letters.clone().unwrap_or_else(|| format!("{}.dead", terms.consumer));
-        self.make_dead_letters(&dead_letters).await.map_err(trouble)?;
+        let admin: AdminClient<DefaultClientContext> = self.helper().create().map_err(trouble)?;
+        let options = AdminOptions::new().request_timeout(Some(self.timeout));
+        self.make_dead_letters(&admin, &options, &dead_letters).await.map_err(trouble)?;
+        let keeps = retention::longest(&admin, &options, &self.topics).await;
         let mut client = self.helper();
         client
             .set("enable.idempotence", "true")
@@ -178,9 +187,10 @@ impl Source for Kafka {
         let consumer = Arc::new(self.consumer(terms, context).map_err(trouble)?);
         let tracker = Arc::new(Tracker::new(i64::from(terms.prefetch * SPREAD)));
         let (outlet, deliveries) = mpsc::channel(terms.prefetch as usize);
-        let pump = Pump::new(Arc::clone(&consumer), Arc::clone(&tracker), assignments, terms, outlet);
-        let pump = tokio::spawn(pump.run());
-        Ok((KafkaLink::new(consumer, tracker, producer, dead_letters, self.timeout, pump), deliveries))
+        let tap = Partitions { consumer: Arc::clone(&consumer), assignments };
+        let pump = tokio::spawn(Pump::new(tap, Arc::clone(&tracker), terms, outlet).run());
+        let timeout = self.timeout;
+        Ok((KafkaLink { consumer, tracker, producer, dead_letters, timeout, keeps, pump }, deliveries))
     }
 }
 

@@ -4,50 +4,32 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::Message as _;
-use rdkafka::consumer::{Consumer as _, StreamConsumer};
 use rdkafka::error::KafkaError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::context::{Assignments, Context};
 use super::link::KafkaReceipt;
-use super::tracker::{Partition, Tracker};
-use super::{message, trouble};
-use crate::consumer::{Delivery, Message, Terms, Trouble};
+use super::tap::{Partitions, Received, Tap as _, hold};
+use super::tracker::Tracker;
+use super::trouble;
+use crate::consumer::{Delivery, Terms, Trouble};
 
 /// How long there may be no room before the partitions are paused.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 type Outlet = mpsc::Sender<Result<Delivery<KafkaReceipt>, Trouble>>;
 
-/// What was received and has no room yet.
-struct Received {
-    /// Since when, among all assignments of partitions.
-    assignment: u64,
-    partition: Partition,
-    offset: i64,
-    message: Message,
-}
-
 pub(super) struct Pump {
-    consumer: Arc<StreamConsumer<Context>>,
+    tap: Partitions,
     tracker: Arc<Tracker>,
-    assignments: Assignments,
     room: Arc<Semaphore>,
     outlet: Outlet,
     waiting: VecDeque<Received>,
 }
 
 impl Pump {
-    pub(super) fn new(
-        consumer: Arc<StreamConsumer<Context>>,
-        tracker: Arc<Tracker>,
-        assignments: Assignments,
-        terms: &Terms,
-        outlet: Outlet,
-    ) -> Self {
+    pub(super) fn new(tap: Partitions, tracker: Arc<Tracker>, terms: &Terms, outlet: Outlet) -> Self {
         let room = Arc::clone(&terms.room);
-        Self { consumer, tracker, assignments, room, outlet, waiting: VecDeque::new() }
+        Self { tap, tracker, room, outlet, waiting: VecDeque::new() }
     }
 
     pub(super) async fn run(mut self) {
@@ -63,7 +45,7 @@ impl Pump {
         loop {
             let received = match self.waiting.pop_front() {
                 Some(received) => received,
-                None => match receive(&self.consumer, &self.assignments).await {
+                None => match self.tap.receive().await {
                     Ok(received) => received,
                     Err(error) => return error,
                 },
@@ -72,7 +54,7 @@ impl Pump {
                 Ok(room) => room,
                 Err(error) => return error,
             };
-            if received.assignment != self.assignments.count() {
+            if received.assignment != self.tap.assignment() {
                 // Partitions have come and gone: it comes again from where the group stands. Taken now, it would be counted as if
                 // everything before it had been.
                 continue;
@@ -92,29 +74,11 @@ impl Pump {
             room.acquire_owned().await
         };
         let mut roomy = std::pin::pin!(roomy);
-        let closed = |_| KafkaError::Canceled;
-        if let Ok(permit) = tokio::time::timeout(PATIENCE, &mut roomy).await {
-            return permit.map_err(closed);
-        }
-        let paused = self.consumer.assignment()?;
-        self.consumer.pause(&paused)?;
-        let permit = loop {
-            tokio::select! {
-                permit = &mut roomy => break permit.map_err(closed)?,
-                received = receive(&self.consumer, &self.assignments) => self.waiting.push_back(received?),
-            }
+        let in_time = tokio::time::timeout(PATIENCE, &mut roomy).await;
+        let permit = match in_time {
+            Ok(permit) => permit,
+            Err(_) => hold(&self.tap, roomy, &mut self.waiting).await?,
         };
-        self.consumer.resume(&paused)?;
-        Ok(permit)
+        permit.map_err(|_| KafkaError::Canceled)
     }
-}
-
-async fn receive(
-    consumer: &StreamConsumer<Context>,
-    assignments: &Assignments,
-) -> Result<Received, KafkaError> {
-    let found = consumer.recv().await?;
-    let assignment = assignments.count();
-    let partition = (found.topic().to_owned(), found.partition());
-    Ok(Received { assignment, partition, offset: found.offset(), message: message::message(&found) })
 }

@@ -20,6 +20,8 @@ pub struct NatsLink {
     context: Context,
     dead_letters: String,
     ack_wait: Duration,
+    /// How old a message of the stream may become.
+    keeps: Duration,
     pump: JoinHandle<()>,
 }
 
@@ -30,8 +32,16 @@ impl Drop for NatsLink {
 }
 
 impl NatsLink {
-    pub(super) fn new(context: Context, source: &Nats, terms: &Terms, pump: JoinHandle<()>) -> Self {
-        Self { context, dead_letters: subject(&terms.consumer), ack_wait: source.ack_wait, pump }
+    pub(super) fn new(
+        context: Context,
+        source: &Nats,
+        terms: &Terms,
+        max_age: Duration,
+        pump: JoinHandle<()>,
+    ) -> Self {
+        // The server writes no limit as 0.
+        let keeps = if max_age.is_zero() { Duration::MAX } else { max_age };
+        Self { context, dead_letters: subject(&terms.consumer), ack_wait: source.ack_wait, keeps, pump }
     }
 }
 
@@ -44,6 +54,10 @@ pub(super) async fn say(context: &Context, receipt: &NatsReceipt, what: AckKind)
 impl Link for NatsLink {
     type Receipt = NatsReceipt;
 
+    fn keeps(&self) -> Option<Duration> {
+        Some(self.keeps)
+    }
+
     async fn acknowledge(&self, receipt: &NatsReceipt) -> Result<(), Trouble> {
         say(&self.context, receipt, AckKind::Ack).await
     }
@@ -54,9 +68,9 @@ impl Link for NatsLink {
             message::insert(&mut headers, name, &value);
         }
         message::insert(&mut headers, "postrider-dead-place", &message.place);
+        // No `Nats-Msg-Id`: for two minutes the server takes another letter of that id for stored, also when somebody has moved the first one
+        // back and it is gone. A letter may be there twice, as behind the other brokers, and is never lost.
         if let Some(id) = grave.event_id {
-            // The event's own would be taken for a repetition of what the server has already.
-            message::insert(&mut headers, "Nats-Msg-Id", &format!("dead-{}-{id}", grave.consumer));
             message::insert(&mut headers, "postrider-dead-event", id);
         }
         let letter = PublishMessage::build().payload(message.body.clone().into()).headers(headers);

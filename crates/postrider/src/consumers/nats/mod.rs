@@ -150,7 +150,8 @@ impl Source for Nats {
         context.get_or_create_stream(dead_letters).await.map_err(Trouble::away)?;
         let (outlet, deliveries) = mpsc::channel(terms.prefetch as usize);
         let pump = Pump::new(context.clone(), consumer, terms, down, outlet);
-        let link = NatsLink::new(context, self, terms, tokio::spawn(pump.run()));
+        let max_age = stream.cached_info().config.max_age;
+        let link = NatsLink::new(context, self, terms, max_age, tokio::spawn(pump.run()));
         Ok((link, deliveries))
     }
 }

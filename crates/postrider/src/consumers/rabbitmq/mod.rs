@@ -149,6 +149,11 @@ impl Source for RabbitMq {
         "rabbitmq"
     }
 
+    fn keeps(&self) -> Option<Duration> {
+        // What nobody took in time lies with the dead letters, until somebody moves it back.
+        Some(self.keep.saturating_add(self.keep_dead))
+    }
+
     async fn open(&self, terms: &Terms) -> Result<(RabbitMqLink, Deliveries<u64>), Trouble> {
         let (connection, end) = self.connect().await?;
         match tokio::time::timeout(self.timeout, self.consume(terms, connection, end)).await {

@@ -8,7 +8,7 @@ use lapin::options::{BasicAckOptions, BasicCancelOptions};
 use lapin::{Channel, Consumer};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{message, trouble};
+use super::{message, queue, trouble};
 use crate::consumer::{Delivery, Terms, Trouble};
 
 type Outlet = mpsc::Sender<Result<Delivery<u64>, Trouble>>;
@@ -57,8 +57,10 @@ impl Pump {
     async fn take(&self, pushed: &Pushed) -> Result<(), Trouble> {
         let is_repeated = message::is_repeated(pushed);
         let message = message::message(pushed);
-        if message.header("postrider-dead-consumer") == Some(self.consumer.as_str()) {
-            // It is with the dead letters already, and their exchange leads back here.
+        if message.place == queue::dead(&self.consumer)
+            && message.header("postrider-dead-consumer") == Some(self.consumer.as_str())
+        {
+            // It is with the dead letters already, and their exchange leads back here. One that somebody publishes again comes another way.
             tracing::warn!(
                 consumer = self.consumer,
                 id = message.id,

@@ -14,7 +14,12 @@ select * from (
     (select 2, r.id, 'running', r.queue::text, r.kind, r.key::text, r.attempt, coalesce(nullif(r.worker_name, ''), r.worker::text), r.claimed_at, null, r.priority,
             j.max_attempts, coalesce(j.created_at, r.claimed_at), j.payload::text, (select f.history::text from postrider.job_failures f where f.id = r.id), null
      from postrider.list_running_jobs() r
-     left join lateral (select j.max_attempts, j.created_at, j.payload from postrider.jobs j where j.id = r.id limit 1) j on true
+     left join lateral (
+         select j.max_attempts, j.created_at, j.payload from postrider.jobs j where j.id = r.id
+         union all
+         -- Its slot had to be emptied.
+         select k.max_attempts, k.created_at, k.payload from postrider.job_kept k where k.id = r.id
+         limit 1) j on true
      where r.id = $1)
     union all
     (select 3, j.id, 'ready', j.queue::text, j.kind, j.key::text, j.attempt, null, j.created_at, null, j.priority, j.max_attempts, j.created_at, j.payload::text,

@@ -10,7 +10,15 @@ use crate::log::wake::{Event, Sleeper};
 
 /// After work a reader looks this often at the shortest interval before it sleeps or slows down: work tends to follow work, and
 /// taking a ticket costs a commit.
-const SHORT_PAUSES: u32 = 8;
+const SHORT_PAUSES: u32 = 16;
+
+/// Shorter pauses are made to last as long as they should: timers are rounded up to the next millisecond, which makes two of one.
+const BRIEF: Duration = Duration::from_millis(5);
+
+/// A thread sleeps as exactly as the system can.
+async fn exactly(pause: Duration) {
+    let _ = tokio::task::spawn_blocking(move || std::thread::sleep(pause)).await;
+}
 
 impl Driver {
     /// Nothing was there: a few short pauses, then sleep, or pause for longer and longer.
@@ -48,8 +56,11 @@ impl Driver {
         let Some(link) = &mut self.link else { return Ok(()) };
         let until = *self.resting_until.get_or_insert_with(|| Instant::now() + longest);
         let rest = until.saturating_duration_since(Instant::now()).min(link.next_duty());
+        // A bell that is being hung anew takes longer than such a pause, and would never be done.
+        let is_brief = rest < BRIEF && link.bell.silence() != Some(Silence::Lost);
         let heard = tokio::select! {
             heard = link.bell.wait(rest) => heard?,
+            () = exactly(rest), if is_brief => Heard::Nothing,
             command = self.commands.recv() => {
                 self.pending = command;
                 return Ok(());

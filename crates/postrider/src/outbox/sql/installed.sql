@@ -6,12 +6,16 @@ select t.tgrelid::bigint as relation, t.tgrelid::regclass::text as relation_name
        and p.prosecdef and coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)
        and (p.proowner = c.relowner or p.proowner = (select e.relowner from pg_class e where e.oid = 'postrider.events'::regclass))
        -- But not of somebody who may do anything, unless the table is his.
-       and (p.proowner = c.relowner or not o.rolsuper) as is_whole
+       and (p.proowner = c.relowner or not o.rolsuper)
+       -- And of somebody who is let to record: REASSIGN OWNED gives away no rights.
+       and has_schema_privilege(p.proowner, 'postrider', 'usage') and exists (
+           select from pg_proc k
+           where k.pronamespace = 'postrider'::regnamespace and k.proname = 'hold_keeper' and has_function_privilege(p.proowner, k.oid, 'execute')) as is_whole
 from pg_trigger t
 join pg_class c on c.oid = t.tgrelid
 join pg_proc p on p.oid = t.tgfoid
 join pg_roles o on o.oid = p.proowner
 -- Those that a table's trigger makes on its partitions are internal on some versions.
-where p.pronamespace = 'postrider'::regnamespace
+where p.pronamespace = 'postrider_capture'::regnamespace
   and (t.tgname in ('00_postrider_outbox', 'zz_postrider_claim') or p.proname ^@ 'append_' or p.proname ^@ 'claim_')
 order by 2, 3

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use postrider::capture::{Backfill, Error, Table};
+use postrider::capture::{self, Backfill, Error, Table};
 use postrider_testkit::Database;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -48,6 +48,21 @@ async fn every_row_that_counts_has_one_snapshot() {
     let (backfill, begun) = Backfill::open(&mut connection, &declared(), Some("a = 3")).await.unwrap();
     assert_eq!(begun.emitted, 0);
     assert_eq!(all_pages(&mut connection, &backfill, 1000).await, 10);
+}
+
+/// How far a walk has come is of that table, and of no other that is made under its name.
+#[tokio::test]
+async fn a_table_that_is_made_anew_is_walked_from_its_beginning() {
+    let (_database, mut connection) = captured(TABLE, &[declared()]).await;
+    let (backfill, _) = Backfill::open(&mut connection, &declared(), None).await.unwrap();
+    assert_eq!(backfill.page(&mut connection, 50).await.unwrap().emitted, 50);
+    let (_, begun) = Backfill::open(&mut connection, &declared(), None).await.unwrap();
+    assert_eq!(begun.emitted, 50, "in the same table it goes on");
+    execute(&mut connection, &format!("discard temp; drop table things; {TABLE}")).await;
+    capture::apply(&mut connection, &[declared()], false).await.unwrap();
+    let (backfill, begun) = Backfill::open(&mut connection, &declared(), None).await.unwrap();
+    assert_eq!(begun.emitted, 0);
+    assert_eq!(all_pages(&mut connection, &backfill, 1000).await, 95);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What one owner of captured tables can do to the events of another: nothing.
 
-use postrider::capture::{self, Table};
+use postrider::capture::{self, Backfill, Table, Truncate};
 use postrider::outbox::{self, Outbox, Preset};
 use postrider::schema::{self, Install};
 use postrider_testkit::{Database, Version};
@@ -10,7 +10,7 @@ use super::owners::{Stage, drop_role};
 use super::{execute, types};
 
 /// Another role, with a schema of its own.
-async fn other(database: &Database, admin: &mut PgConnection) -> (String, PgConnection) {
+pub(super) async fn other(database: &Database, admin: &mut PgConnection) -> (String, PgConnection) {
     let other = format!("{}_other", database.name());
     execute(admin, &format!("create role \"{other}\" login; create schema other authorization \"{other}\""))
         .await;
@@ -19,14 +19,14 @@ async fn other(database: &Database, admin: &mut PgConnection) -> (String, PgConn
 }
 
 /// Fails for want of a right.
-async fn denied(connection: &mut PgConnection, statement: &str) {
+pub(super) async fn denied(connection: &mut PgConnection, statement: &str) {
     let answer = sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await;
     let error = answer.map(|_| ()).expect_err(statement);
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     assert_eq!(code.as_deref(), Some("42501"), "{statement}: {error}");
 }
 
-async fn number(connection: &mut PgConnection, query: &str) -> i64 {
+pub(super) async fn number(connection: &mut PgConnection, query: &str) -> i64 {
     sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(connection).await.unwrap()
 }
 
@@ -170,6 +170,85 @@ async fn an_owner_adopts_rows_of_his_own_outbox_only() {
         denied(&mut owner, &format!("select {strange}('{{}}'::postrider.adoptable[], true)")).await;
         let forged = "insert into postrider.misfits (outbox, rows, source_id, reason, found_by) values ('other.outbox', 1, '1', 'x', 'x')";
         denied(&mut owner, forged).await;
+        drop_role(&mut admin, owner, &role).await;
+        drop_role(&mut admin, other, &other_role).await;
+    }
+}
+
+/// What was kept of a table that is gone is of who has kept it, whoever has a table of its name now.
+#[tokio::test]
+async fn a_table_under_the_name_of_one_that_is_gone_gets_nothing_of_it() {
+    let Stage { database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
+    let (other_role, mut other) = other(&database, &mut admin).await;
+    execute(
+        &mut admin,
+        &format!(
+            "select postrider.allow_capture('{role}'), postrider.allow_capture('{other_role}');
+             create schema shared; grant usage, create on schema shared to \"{role}\", \"{other_role}\""
+        ),
+    )
+    .await;
+    execute(
+        &mut other,
+        "create table shared.orders (id int primary key);
+         select postrider.record_failure('shared.orders'::regclass, 'INSERT', null, '{\"id\": 666}', '{}', '55000', 'x', null);
+         insert into postrider.backfills (relation, condition, place, relid) values ('shared.orders', 'true', '{1000}', 'shared.orders'::regclass)",
+    )
+    .await;
+    // Nor a number that a table will get.
+    denied(
+        &mut other,
+        "insert into postrider.backfills (relation, condition, relid) values ('shared.orders', 'id > 0', 4000000000)",
+    )
+    .await;
+    execute(&mut other, "drop table shared.orders").await;
+    execute(&mut owner, "create table shared.orders (id int primary key)").await;
+    let table = Table::new("shared.orders", "order");
+    capture::apply(&mut owner, std::slice::from_ref(&table), false).await.unwrap();
+    assert_eq!(capture::recapture(&mut admin, &table).await.unwrap().writes, 0);
+    execute(&mut owner, "insert into shared.orders values (1)").await;
+    let (backfill, _) = Backfill::open(&mut owner, &table, None).await.unwrap();
+    assert_eq!(backfill.page(&mut owner, 10).await.unwrap().emitted, 1);
+    assert_eq!(types(&mut admin).await, ["order.created", "order.snapshot"]);
+    let kept = "select count(*) from postrider.capture_failures";
+    assert_eq!((number(&mut owner, kept).await, number(&mut other, kept).await), (0, 1));
+    drop_role(&mut admin, owner, &role).await;
+    drop_role(&mut admin, other, &other_role).await;
+}
+
+/// A mark by which the triggers of partitions know that their table tells of a TRUNCATE is left by that table's owner alone.
+#[tokio::test]
+async fn a_truncate_of_anothers_partition_cannot_be_hidden() {
+    for version in [Version::V14, Version::V18] {
+        let Stage { database, mut admin, role, mut owner } = Stage::set(version).await;
+        let (other_role, mut other) = other(&database, &mut admin).await;
+        execute(
+            &mut owner,
+            "create table app.logs (id int primary key) partition by range (id);
+             create table app.logs_1 partition of app.logs for values from (0) to (10); insert into app.logs values (1)",
+        )
+        .await;
+        let table = Table { truncate: Truncate::Refuse, ..Table::new("app.logs", "log") };
+        capture::apply(&mut admin, std::slice::from_ref(&table), false).await.unwrap();
+        execute(
+            &mut admin,
+            &format!(
+                "select postrider.allow_capture('{other_role}'); grant usage on schema app to \"{other_role}\";
+                 grant truncate on app.logs_1 to \"{other_role}\""
+            ),
+        )
+        .await;
+        let hidden = "begin; select postrider.is_truncated_alone('app.logs'::regclass, 'app.logs'::regclass); truncate app.logs_1; commit";
+        denied(&mut other, hidden).await;
+        execute(&mut other, "rollback").await;
+        assert_eq!(number(&mut admin, "select count(*) from app.logs").await, 1, "{version}");
+
+        // Whoever has the right to it is told of as before, whatever his session has set.
+        let told = Table::new("app.logs", "log");
+        capture::apply(&mut admin, std::slice::from_ref(&told), false).await.unwrap();
+        execute(&mut other, "set row_security = off; truncate app.logs_1").await;
+        execute(&mut owner, "truncate app.logs").await;
+        assert_eq!(types(&mut admin).await, ["log.partition.truncated", "log.truncated"], "{version}");
         drop_role(&mut admin, owner, &role).await;
         drop_role(&mut admin, other, &other_role).await;
     }

@@ -142,3 +142,28 @@ async fn columns_that_share_an_event_make_it_once() {
     let kinds: Vec<String> = events(&mut connection).await.into_iter().map(|(kind, ..)| kind).collect();
     assert_eq!(kinds, ["plan.created", "plan.dates.updated"]);
 }
+
+/// A name that was clear when the trigger was made may be that of two columns later. Nobody's write fails for that.
+#[tokio::test]
+async fn a_name_that_becomes_ambiguous_breaks_no_write() {
+    let names =
+        "array(select name from public.assigned join public.people on person = who where issue = issues.id)";
+    let declared = Table {
+        extra: [("names".to_owned(), names.to_owned())].into(),
+        ..Table::new("public.issues", "issue")
+    };
+    let (_database, mut connection) = captured(
+        "create table public.issues (id int primary key, n int); create table public.assigned (issue int, who int);
+         create table public.people (person int, name text)",
+        &[declared],
+    )
+    .await;
+    execute(&mut connection, "insert into issues values (1); alter table assigned add column name text")
+        .await;
+    execute(&mut connection, "update issues set n = 1").await;
+    let kept: Vec<String> = sqlx::query_scalar("select sqlstate from postrider.capture_failures")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(kept, ["42702"]);
+}

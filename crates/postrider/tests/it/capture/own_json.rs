@@ -1,4 +1,4 @@
-//! Types that bring their own JSON along, which they do not take back: `hstore` and its kin.
+//! Types that bring their own JSON along, which they do not take back: `hstore` and its kin, and arrays of documents.
 
 use postrider::capture::{self, OnFailure, Parent, Table};
 use postrider_testkit::Version;
@@ -116,4 +116,45 @@ async fn rows_that_have_one_are_kept_and_recaptured() {
     .await;
     assert_eq!(recaptured, events(&mut connection).await);
     assert_eq!(recaptured[0].2["attrs"], json!({"a": "1"}));
+}
+
+/// A list in one of them is a document, and no dimension of the array.
+#[tokio::test]
+async fn arrays_of_documents_are_kept_and_recaptured() {
+    let broken = Table {
+        tenant: Some("100 / n".to_owned()),
+        on_failure: OnFailure::Record,
+        ..Table::new("public.orders", "order")
+    };
+    let (_database, mut connection) = captured(
+        "create domain public.document as jsonb; create type public.pair as (n int, docs json[]);
+         create table public.orders (id int primary key, n int, docs jsonb[], below public.document[], pair public.pair)",
+        std::slice::from_ref(&broken),
+    )
+    .await;
+    execute(
+        &mut connection,
+        "insert into orders values (1, 0, array['[1, 2]', '3', null]::jsonb[], array['[1]', '{}']::public.document[], row(1, array['[1]', '2']::json[]))",
+    )
+    .await;
+    let mended = Table { tenant: None, ..broken };
+    assert_eq!(capture::recapture(&mut connection, &mended).await.unwrap().writes, 1);
+    let found = events(&mut connection).await;
+    let data = &found[0].2;
+    assert_eq!((&data["docs"], &data["below"]), (&json!([[1, 2], 3, null]), &json!([[1], {}])));
+    assert_eq!(data["pair"], json!({"n": 1, "docs": [[1], 2]}));
+}
+
+/// So it is with the row of a parent.
+#[tokio::test]
+async fn a_parent_with_an_array_of_documents_can_be_deleted() {
+    let (_database, mut connection) = captured(
+        "create table public.parents (id int primary key, docs jsonb[]);
+         create table public.children (id int primary key, parent_id int references parents on delete cascade);
+         insert into parents values (1, array['[1, 2]', '3']::jsonb[]); insert into children values (1, 1)",
+        &[child("'has' || (parent.docs)[2]::text")],
+    )
+    .await;
+    execute(&mut connection, "delete from parents").await;
+    assert_eq!(types(&mut connection).await, ["has3.deleted"]);
 }

@@ -2,10 +2,13 @@
 
 use postrider::capture::{self, Backfill, Error, OnFailure, Parent, Table};
 use postrider::declared;
+use postrider::outbox::{Mode, Outbox, Preset};
 use postrider_testkit::{Database, Version};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
+use super::forging::other;
 use super::{execute, types};
+use crate::outbox::{keep, keeper};
 use crate::support::database_of;
 
 /// A database with the one who installs, and a role that owns the schema `app`, of whom he should beware.
@@ -229,4 +232,78 @@ async fn an_owner_who_is_not_allowed_to_is_told_what_it_takes() {
     let said = refused.to_string();
     assert!(said.contains(&format!("select postrider.allow_capture('{role}')")), "{said}");
     drop_role(&mut admin, owner, &role).await;
+}
+
+/// REASSIGN OWNED gives a table and its functions to somebody else, and none of the rights that they need.
+#[tokio::test]
+async fn a_table_whose_new_owner_may_not_record_is_outdated_until_apply_lets_him() {
+    let Stage { database, mut admin, role, owner } = Stage::set(Version::default()).await;
+    let (heir, mut heir_connection) = other(&database, &mut admin).await;
+    let outbox = "(id bigint generated always as identity primary key, topic text not null, key text, payload jsonb not null,
+        published_at timestamptz, attempts int not null default 0, last_error text)";
+    execute(
+        &mut admin,
+        &format!(
+            "set role \"{role}\"; create table app.parents (id int primary key);
+             create table app.orders (id int primary key, parent_id int references app.parents on delete cascade);
+             create table app.outbox {outbox}; create table app.polled {outbox}; reset role"
+        ),
+    )
+    .await;
+    let parent =
+        Parent { table: "app.parents".to_owned(), column: "id".to_owned(), on: "parent_id".to_owned() };
+    let tables = [Table { parent: Some(parent), ..Table::new("app.orders", "order") }];
+    let outboxes = [
+        Outbox::new("app.outbox", Preset::OutboxTopic),
+        Outbox { mode: Mode::Poll, ..Outbox::new("app.polled", Preset::OutboxTopic) },
+    ];
+    declared::apply(&mut admin, &tables, &outboxes, false).await.unwrap();
+    execute(&mut admin, &format!("reassign owned by \"{role}\" to \"{heir}\"")).await;
+
+    let plan = declared::plan(&mut admin, &tables, &outboxes).await.unwrap();
+    let states: Vec<capture::State> = plan.tables.iter().map(|table| table.state).collect();
+    assert_eq!(states, [capture::State::Outdated; 4], "{plan:?}");
+    // For a relay too, which may not do anything about it.
+    execute(&mut admin, "set role postrider_relay").await;
+    assert_eq!(capture::alarms(&mut admin, &tables).await.unwrap().len(), 2);
+    execute(&mut admin, "reset role").await;
+
+    declared::apply(&mut admin, &tables, &outboxes, false).await.unwrap();
+    assert!(declared::plan(&mut admin, &tables, &outboxes).await.unwrap().is_done());
+    execute(
+        &mut heir_connection,
+        "insert into app.parents values (1); insert into app.orders values (1, 1); delete from app.parents;
+         insert into app.outbox (topic, payload) values ('adopted', '{}'); insert into app.polled (topic, payload) values ('polled', '{}')",
+    )
+    .await;
+    let mut keeper = keeper(&mut admin, &outboxes[1]).await;
+    keep(&mut keeper, &mut admin).await;
+    assert_eq!(types(&mut admin).await, ["order.created", "order.deleted", "adopted", "polled"]);
+    drop_role(&mut admin, heir_connection, &heir).await;
+    drop_role(&mut admin, owner, &role).await;
+}
+
+/// A trigger looks for the parent with the rights of who owns the child: without them every write would fail.
+#[tokio::test]
+async fn a_parent_that_the_owner_of_the_child_may_not_read_is_refused_with_the_remedy() {
+    let Stage { database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
+    let (other_role, mut other) = other(&database, &mut admin).await;
+    let parents = "create table other.parents (id int primary key, kind text); insert into other.parents values (1, 'a')";
+    execute(&mut other, parents).await;
+    execute(&mut owner, "create table app.orders (id int primary key, parent_id int)").await;
+    let parent =
+        Parent { table: "other.parents".to_owned(), column: "id".to_owned(), on: "parent_id".to_owned() };
+    let tables = [Table {
+        r#type: Some("parent.kind".to_owned()),
+        parent: Some(parent),
+        ..Table::new("app.orders", "order")
+    }];
+    let refused = capture::apply(&mut admin, &tables, false).await.unwrap_err();
+    let Error::Unreadable { statement, .. } = &refused else { panic!("{refused}") };
+    execute(&mut other, statement).await;
+    capture::apply(&mut admin, &tables, false).await.unwrap();
+    execute(&mut owner, "insert into app.orders values (1, 1)").await;
+    assert_eq!(types(&mut admin).await, ["a.created"]);
+    drop_role(&mut admin, owner, &role).await;
+    drop_role(&mut admin, other, &other_role).await;
 }

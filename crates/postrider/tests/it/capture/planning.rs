@@ -45,6 +45,25 @@ async fn what_cannot_be_captured_is_refused_by_name() {
     assert!(matches!(refused, Error::Twice { .. }), "{refused}");
 }
 
+/// A row that has a value there counts as deleted: its DELETE would be none.
+#[tokio::test]
+async fn a_column_that_is_never_null_cannot_tell_of_a_soft_deletion() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(
+        &mut connection,
+        "create domain public.flag as boolean not null;
+         create table public.orders (id int primary key, is_deleted boolean not null, is_gone public.flag, deleted_at timestamptz)",
+    )
+    .await;
+    let softly = |column: &str| [Table { soft_delete: Some(column.to_owned()), ..orders() }];
+    for column in ["is_deleted", "is_gone"] {
+        let refused = capture::plan(&mut connection, &softly(column)).await.unwrap_err();
+        assert!(matches!(refused, Error::NeverNull { .. }), "{refused}");
+    }
+    capture::plan(&mut connection, &softly("deleted_at")).await.unwrap();
+}
+
 /// A lock that is waited for holds up everybody behind it: so it is not waited for for long, but asked for again.
 #[tokio::test]
 async fn apply_does_not_hold_up_writers_behind_a_long_transaction() {

@@ -139,16 +139,19 @@ async fn whoever_may_write_a_table_needs_no_right_to_the_log_and_gets_none() {
             "{version}"
         );
 
-        // Also for one who may emit, and so find what is in the schema.
-        execute(&mut admin, &format!("grant postrider_emit to \"{writer}\"")).await;
+        // Also for one who may emit, and find what is in the schemas.
+        let found = format!(
+            "grant postrider_emit to \"{writer}\"; grant usage on schema postrider_capture to \"{writer}\""
+        );
+        execute(&mut admin, &found).await;
         for denied in [
-            "select postrider.move_public_polled(gen_random_uuid(), 1)",
-            "select postrider.misfits_public_outbox()",
-            "select postrider.watch_public_logs()",
+            "select postrider_capture.move_public_polled(gen_random_uuid(), 1)",
+            "select postrider_capture.misfits_public_outbox()",
+            "select postrider_capture.watch_public_logs()",
             "select postrider.is_truncated_alone('logs_1'::regclass, 'logs'::regclass)",
             "select * from postrider.departed",
             "select * from postrider.misfits",
-            "create table evil.own (id int); create trigger t before insert on evil.own for each row execute function postrider.capture_public_parents()",
+            "create table evil.own (id int); create trigger t before insert on evil.own for each row execute function postrider_capture.capture_public_parents()",
         ] {
             let error = sqlx::raw_sql(AssertSqlSafe(denied)).execute(&mut connection).await.unwrap_err();
             assert_eq!(

@@ -124,3 +124,31 @@ async fn what_changed_is_news_and_told_of_as_declared() {
         assert_eq!(found, expected, "{set}");
     }
 }
+
+/// The declared field stays what it is, and the column's change is told of.
+#[tokio::test]
+async fn a_column_that_comes_under_the_name_of_a_declared_field_does_not_take_its_place() {
+    let declared = Table {
+        extra: [("total".to_owned(), "id + 1".to_owned())].into(),
+        ..Table::new("public.orders", "order")
+    };
+    let (_database, mut connection) =
+        captured("create table public.orders (id int primary key)", &[declared]).await;
+    execute(&mut connection, "insert into orders values (1)").await;
+    execute(&mut connection, "alter table orders add column total int, add column note text").await;
+    execute(&mut connection, "update orders set total = 5").await;
+    execute(&mut connection, "update orders set total = 6, note = 'x'").await;
+    let payloads: Vec<String> = sqlx::query_scalar("select payload::text from postrider.events order by seq")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    // As text, of which a parser would show the last field of a name alone.
+    assert_eq!(
+        payloads,
+        [
+            r#"{"data":{"id":1,"total":2},"previous_attributes":{}}"#,
+            r#"{"data":{"id":1,"total":2,"note":null},"previous_attributes":{}}"#,
+            r#"{"data":{"id":1,"total":2,"note":"x"},"previous_attributes":{"note":null}}"#,
+        ]
+    );
+}

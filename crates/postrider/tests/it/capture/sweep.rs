@@ -52,7 +52,7 @@ async fn fault_37_a_trigger_that_is_missing_or_switched_off_is_an_alarm() {
             ("alter table orders disable trigger all", State::Disabled),
             ("alter table hidden.parents disable trigger \"00_postrider_departed\"", State::Disabled),
             ("drop trigger \"00_postrider\" on hidden.children", State::Missing),
-            ("drop function postrider.capture_public_orders cascade", State::Missing),
+            ("drop function postrider_capture.capture_public_orders cascade", State::Missing),
             ("alter table orders add column total int", State::Outdated),
         ] {
             execute(connection, broken).await;

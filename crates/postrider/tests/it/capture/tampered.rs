@@ -8,7 +8,7 @@ const HAND: &str = "drop trigger \"00_postrider\" on orders; create trigger \"00
 
 #[tokio::test]
 async fn what_was_changed_by_hand_is_found_and_put_right() {
-    let function = "execute function postrider.capture_public_orders(); alter table orders enable always trigger \"00_postrider\"";
+    let function = "execute function postrider_capture.capture_public_orders(); alter table orders enable always trigger \"00_postrider\"";
     let changes: Vec<(String, State, &str)> = vec![
         (format!("{HAND} after insert on orders for each row {function}"), State::Disabled, "does not fire for every change"),
         (
@@ -29,24 +29,24 @@ async fn what_was_changed_by_hand_is_found_and_put_right() {
         (
             "drop trigger \"00_postrider\" on orders;
              create constraint trigger \"00_postrider\" after insert or update or delete on orders deferrable initially deferred for each row
-             execute function postrider.capture_public_orders(); alter table orders enable always trigger \"00_postrider\""
+             execute function postrider_capture.capture_public_orders(); alter table orders enable always trigger \"00_postrider\""
                 .to_owned(),
             State::Disabled,
             "does not fire for every change",
         ),
         ("drop trigger \"00_postrider\" on orders".to_owned(), State::Missing, "\"00_postrider\" is gone"),
         (
-            "alter function postrider.capture_public_orders() security invoker".to_owned(),
+            "alter function postrider_capture.capture_public_orders() security invoker".to_owned(),
             State::Outdated,
             "the rights",
         ),
         (
-            "alter function postrider.capture_public_orders() reset search_path".to_owned(),
+            "alter function postrider_capture.capture_public_orders() reset search_path".to_owned(),
             State::Outdated,
             "search path",
         ),
         (
-            "alter function postrider.capture_public_orders() owner to pg_monitor".to_owned(),
+            "alter function postrider_capture.capture_public_orders() owner to pg_monitor".to_owned(),
             State::Outdated,
             "the owner",
         ),
@@ -56,7 +56,7 @@ async fn what_was_changed_by_hand_is_found_and_put_right() {
             "the trigger \"z\"\"z\" records every change once more",
         ),
         (
-            "create trigger zz after insert on orders for each row execute function postrider.capture_public_orders()".to_owned(),
+            "create trigger zz after insert on orders for each row execute function postrider_capture.capture_public_orders()".to_owned(),
             State::Outdated,
             "the trigger \"zz\" records every change once more",
         ),

@@ -100,7 +100,7 @@ async fn fault_52_a_partition_that_comes_later_is_watched_and_one_that_is_not_is
             ("drop trigger \"00_postrider_truncate\" on orders_3", State::Outdated),
             ("alter table orders_2a disable trigger \"00_postrider_truncate\"", State::Disabled),
             ("alter table orders_2a disable trigger \"00_postrider\"", State::Disabled),
-            ("drop function postrider.watch_public_orders", State::Outdated),
+            ("drop function postrider_capture.watch_public_orders", State::Outdated),
         ] {
             execute(connection, broken).await;
             for _ in 0..2 {

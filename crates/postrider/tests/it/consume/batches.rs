@@ -332,3 +332,41 @@ async fn a_consumer_goes_on_after_a_rebase() {
     assert_eq!(drain(&mut connection, "c", 3).await.len(), 40);
     assert_eq!(drain(&mut connection, "c", 3).await, [""; 0]);
 }
+
+/// The open batch is a setting, and whoever may consume can set it: it reaches nothing that is another sink's.
+#[tokio::test]
+async fn a_batch_that_somebody_has_made_up_reaches_no_other_sink() {
+    let database = database_with_one_lane().await;
+    let mut owner = database.connect().await.unwrap();
+    run(
+        &mut owner,
+        "insert into postrider.sinks (name) values ('relay''s');
+         insert into postrider.parked (sink, id, lane, seq, type, key, payload, headers, created_at, state, attempts, kind, reason, history, next_attempt_at)
+         select sink, gen_random_uuid(), 0, 1, 'theirs', 'k', '{}', '{}', now(), 'waiting', 1, 'rejected', 'not now', '[]', now() from postrider.sinks",
+    )
+    .await;
+    let (role, mut app) = consumer_role(&database).await;
+    subscribe(&mut app, "c").await;
+    let (sink, epoch, place): (i32, i64, i64) = sqlx::query_as(
+        "select s.sink, l.epoch, p.place from postrider.sinks s join postrider.leases l using (sink), postrider.parked p where s.name = 'c'",
+    )
+    .fetch_one(&mut owner)
+    .await
+    .unwrap();
+    let made_up = format!(
+        r#"{{"token": "t", "consumer": "c", "sink": {sink}, "lane": 0, "epoch": {epoch}, "parked": {place}, "tries": 0,
+             "ids": ["00000000-0000-0000-0000-000000000001"]}}"#
+    );
+    for call in ["give_up('c', 't', '00000000-0000-0000-0000-000000000001', 'x')", "finish_batch('c', 't')"] {
+        let calls =
+            format!("begin; set local postrider.batch = '{made_up}'; select postrider.{call}; commit");
+        sqlx::raw_sql(AssertSqlSafe(calls)).execute(&mut app).await.unwrap();
+        let state: Option<String> = sqlx::query_scalar("select state || ' ' || reason from postrider.parked")
+            .fetch_optional(&mut owner)
+            .await
+            .unwrap();
+        assert_eq!(state.as_deref(), Some("waiting not now"), "{call}");
+    }
+    drop(app);
+    drop_role(&database, &role).await;
+}

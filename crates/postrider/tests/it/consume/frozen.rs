@@ -1,12 +1,16 @@
-//! A client that takes nothing of what it is sent.
+//! A client that stands still: while it is sent rows, or in the middle of its work.
 
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
+use postrider::consume::{BoxError, Message, Outcome, Subscription, Tx};
+use postrider::log::Start;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
 
-use super::subscribe;
-use crate::support::{PATIENCE, database, run};
+use super::{fetch, finish, subscribe};
+use crate::support::{PATIENCE, database, emit, run};
 
 /// No timeout of the server's counts while it writes to a client, but that of the socket.
 #[tokio::test(flavor = "multi_thread")]
@@ -31,4 +35,60 @@ async fn a_client_that_freezes_while_it_is_sent_rows_loses_its_lane() {
         }
     };
     tokio::time::timeout(PATIENCE / 4, freed).await.expect("the lane is never free");
+}
+
+/// What is not inside `block_on` of it stands still.
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+static BEGUN: Notify = Notify::const_new();
+static AWAKE: Notify = Notify::const_new();
+static STOP: Notify = Notify::const_new();
+
+async fn book_and_freeze(tx: &mut Tx, _: &Message) -> Result<Outcome, BoxError> {
+    sqlx::query("insert into effects values ('frozen')").execute(&mut **tx).await?;
+    BEGUN.notify_one();
+    AWAKE.notified().await;
+    Ok(Outcome::Done)
+}
+
+/// As a process that is stopped by SIGSTOP, or its virtual machine: others have its event after the lease, and what it brings afterwards is refused.
+#[test]
+fn a_subscription_that_stood_still_past_its_lease_commits_nothing_any_more() {
+    let (world, frozen) = (runtime(), runtime());
+    let database = world.block_on(database());
+    let mut connection = world.block_on(async { database.connect().await.unwrap() });
+    world.block_on(async {
+        run(&mut connection, "create table effects (who text)").await;
+        emit(&mut connection, "event", "k").await;
+    });
+    let pool = frozen.block_on(database.pool(2)).unwrap();
+    let subscription = Subscription::new(pool, "c").start(Start::Earliest).lease(Duration::from_secs(1));
+    let stands_still = frozen.spawn(subscription.run(STOP.notified(), book_and_freeze));
+    frozen.block_on(BEGUN.notified());
+    world.block_on(async {
+        let start = Instant::now();
+        loop {
+            run(&mut connection, "begin").await;
+            if let Some(batch) = fetch(&mut connection, "c", 10).await {
+                run(&mut connection, "insert into effects values ('heir')").await;
+                finish(&mut connection, "c", &batch).await;
+                run(&mut connection, "commit").await;
+                break;
+            }
+            run(&mut connection, "commit").await;
+            assert!(start.elapsed() < PATIENCE, "the lane of a frozen worker does not come back");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    frozen.block_on(async {
+        AWAKE.notify_one();
+        STOP.notify_one();
+        tokio::time::timeout(PATIENCE, stands_still).await.expect("it does not end").unwrap().unwrap();
+    });
+    let effects = world.block_on(async {
+        sqlx::query_scalar::<_, String>("select who from effects").fetch_all(&mut connection).await.unwrap()
+    });
+    assert_eq!(effects, ["heir"]);
 }

@@ -10,6 +10,7 @@ use postrider_testkit::Database;
 use sqlx::PgPool;
 use tokio::sync::Notify;
 
+use super::wrapping::{WAYS, deadlock};
 use crate::support::{PATIENCE, database, database_with_one_lane, emit, pool_through_proxy, run};
 
 async fn subscription(database: &Database) -> Subscription {
@@ -80,6 +81,33 @@ async fn an_event_that_fails_is_tried_again_in_its_place() {
     assert!(dead.is_empty(), "{dead:?}");
     // The first two attempts failed: 1 and 2 were committed without it, and it came to its turn again.
     assert!(tries.load(Ordering::Relaxed) >= 3);
+}
+
+/// However the handler says it.
+#[tokio::test]
+async fn a_deadlock_uses_up_no_attempt_of_an_event() {
+    let database = database_with_one_lane().await;
+    five_events(&database).await;
+    let (tries, ended) = (AtomicU32::new(0), Notify::new());
+    let handler = async |tx: &mut Tx, event: &Message| {
+        note(tx, event).await?;
+        if event.r#type == "1" {
+            assert_eq!(event.attempts, 0);
+            let way = tries.fetch_add(1, Ordering::Relaxed);
+            if way < WAYS {
+                deadlock(tx, way).await?;
+            }
+        }
+        if event.r#type == "5" {
+            ended.notify_one();
+        }
+        Ok::<_, BoxError>(Outcome::Done)
+    };
+    in_time(Box::pin(subscription(&database).await.run(ended.notified(), handler))).await.unwrap();
+    let (done, dead) = outcome(&database).await;
+    assert_eq!(done, ["1", "2", "3", "4", "5"]);
+    assert!(dead.is_empty(), "{dead:?}");
+    assert_eq!(tries.load(Ordering::Relaxed), WAYS + 1);
 }
 
 /// What shows only when the batch is ended: a constraint that is looked at by COMMIT, a failed statement that the handler did not heed.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use postrider::consume::{Backoff, BoxError, Outcome, Tx};
 use postrider::consumer::{Consumer, Event};
+use postrider::inbox;
 use postrider_testkit::Proxy;
 use sqlx::PgPool;
 use tokio::sync::{Notify, oneshot};
 
-use super::far::{Far, Letter, prepare, unique};
+use super::far::{Far, Letter, make, prepare, unique};
 use super::{Payment, WRITE, expected, ledger, payments, sums, until};
 use crate::support::PATIENCE;
 
@@ -168,7 +169,8 @@ pub async fn deadline<F: Far>(far: &F) {
     assert_eq!(sums(&pool).await, expected(1));
 }
 
-async fn work_off<F: Far>(far: &F, pool: &PgPool, consumer: &str, count: usize) {
+/// All of it, by a consumer that is stopped then.
+pub async fn work_off<F: Far>(far: &F, pool: &PgPool, consumer: &str, count: usize) {
     let (stop, stopping) = oneshot::channel();
     let running = Consumer::new(pool.clone(), consumer, far.source())
         .run(stopped(stopping), async |tx: &mut Tx, event: Event<Payment>| write(tx, &event).await);
@@ -219,4 +221,26 @@ pub async fn one_dead_letter<F: Far>(far: &F, consumer: &str) {
     ended.unwrap();
     assert_eq!(far.left(consumer).await, 0);
     assert_eq!(far.dead_letters(consumer).await.len(), 1);
+}
+
+/// One that comes again when the inbox has forgotten it would be booked twice: who may get such a one does not run.
+pub async fn forgetful<F: Far>(far: &F, source: impl Fn() -> F::Source, keeps: Duration) {
+    let consumer = unique("forgetful");
+    let (_database, pool) = ledger().await;
+    make(&source(), &consumer).await;
+    far.publish(&[Letter::payment(1, "a")]).await;
+    let run = async || {
+        let done = until("it is booked", async || sums(&pool).await == expected(1));
+        Consumer::new(pool.clone(), &consumer, source())
+            .run(done, async |tx: &mut Tx, event: Event<Payment>| write(tx, &event).await)
+            .await
+    };
+    let remember = async |time: Duration| {
+        inbox::keep(&mut pool.acquire().await.unwrap(), time).await.unwrap();
+    };
+    remember(keeps.saturating_sub(Duration::from_secs(1))).await;
+    let refused = run().await.unwrap_err();
+    assert!(refused.to_string().contains("postrider inbox keep"), "{refused}");
+    remember(keeps).await;
+    run().await.unwrap();
 }

@@ -76,13 +76,17 @@ async fn the_python_consumer_keeps_an_exact_sum_behind_rabbitmq() {
     let letters = payments(50, 10);
     tested.publish(&letters).await;
     tested.publish(&letters[..10]).await;
-    tested.publish(&[Letter { body: b"no event".to_vec(), ..letters[0].clone() }]).await;
+    let no_amount = String::from_utf8(letters[0].body.clone()).unwrap();
+    let no_amount = no_amount.replace(r#""amount":1"#, r#""amount":"many""#).replace("event-1", "event-99");
+    for body in ["no event".to_owned(), no_amount] {
+        tested.publish(&[Letter { body: body.into_bytes(), ..letters[0].clone() }]).await;
+    }
     tokio::task::spawn_blocking(run).await.unwrap();
     let sums: (i64, i64) =
         sqlx::query_as("select payments, amount from totals").fetch_one(&mut connection).await.unwrap();
     assert_eq!(sums, (50, 1275));
     assert_eq!(tested.left("python-totals").await, 0);
-    assert_eq!(tested.left("python-totals.dead").await, 1, "what is no event is with the dead letters");
+    assert_eq!(tested.left("python-totals.dead").await, 2, "what it cannot take is with the dead letters");
 }
 
 /// As a poller writes it.

@@ -87,9 +87,16 @@ pub fn unique(what: &str) -> String {
 
 /// Makes what is the consumer's own, so that nothing is published before it is there.
 pub async fn prepare<F: Far>(far: &F, consumer: &str) {
-    let room = Arc::new(Semaphore::new(1));
-    let terms = Terms { consumer: consumer.to_owned(), prefetch: 1, room };
-    let (link, deliveries) = far.source().open(&terms).await.unwrap();
+    make(&far.source(), consumer).await;
+}
+
+pub async fn make<S: Source>(source: &S, consumer: &str) {
+    let (link, deliveries) = source.open(&terms(consumer)).await.unwrap();
     drop(deliveries);
     link.close().await;
+}
+
+/// For one message at a time.
+pub fn terms(consumer: &str) -> Terms {
+    Terms { consumer: consumer.to_owned(), prefetch: 1, room: Arc::new(Semaphore::new(1)) }
 }

@@ -32,13 +32,18 @@ pub struct Tested {
 }
 
 pub async fn tested() -> Tested {
+    keeping(Duration::from_hours(24)).await
+}
+
+async fn keeping(time: Duration) -> Tested {
     let server = Broker::shared(Kafka::new()).await.unwrap();
     let brokers = server.bootstrap();
     let topic = unique("events");
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", &brokers);
     let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
-    let new = NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1));
+    let retention = time.as_millis().to_string();
+    let new = NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1)).set("retention.ms", &retention);
     for made in admin.create_topics([&new], &AdminOptions::new()).await.unwrap() {
         made.unwrap();
     }
@@ -121,14 +126,16 @@ impl Far for Tested {
             asked.add_partition_range(&topic, 0, PARTITIONS - 1);
             // A coordinator that is only just coming up says so.
             let Ok(committed) = reading.committed_offsets(asked, PATIENCE) else { return u64::MAX };
-            let left = committed.elements().into_iter().map(|partition| {
-                let (low, high) = reading.fetch_watermarks(&topic, partition.partition(), PATIENCE).unwrap();
-                match partition.offset() {
+            let mut left = 0;
+            for partition in committed.elements() {
+                let marks = reading.fetch_watermarks(&topic, partition.partition(), PATIENCE);
+                let Ok((low, high)) = marks else { return u64::MAX };
+                left += match partition.offset() {
                     Offset::Offset(offset) => high - offset,
                     _ => high - low,
-                }
-            });
-            u64::try_from(left.sum::<i64>()).unwrap()
+                };
+            }
+            u64::try_from(left).unwrap()
         })
         .await
         .unwrap()
@@ -176,4 +183,11 @@ async fn behind_kafka_a_key_is_never_overtaken() {
 async fn behind_kafka_what_was_not_begun_is_given_back_at_the_end() {
     contract::drained(&tested().await).await;
     contract::deadline(&tested().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_of_kafka_that_keeps_messages_for_longer_than_the_inbox_remembers_is_refused() {
+    let keeps = Duration::from_hours(24 * 20);
+    let tested = keeping(keeps).await;
+    contract::forgetful(&tested, || tested.source(), keeps).await;
 }

@@ -7,10 +7,11 @@ use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::{self, stream};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use postrider::consumer::{Grave, Link as _, Message, Source as _};
 use postrider::consumers::nats::Nats as Stream;
 use postrider_testkit::{Broker, Nats};
 
-use super::far::{Dead, Far, Letter, unique};
+use super::far::{Dead, Far, Letter, terms, unique};
 use super::{contract, poison, storm};
 use crate::support::PATIENCE;
 
@@ -85,7 +86,8 @@ impl Far for Tested {
         let reading = stream.create_consumer(config).await.unwrap();
         let mut found = Vec::new();
         while u64::try_from(found.len()).unwrap() < count {
-            let mut messages = reading.fetch().max_messages(100).messages().await.unwrap();
+            let mut messages =
+                reading.fetch().max_messages(100).expires(Duration::from_secs(5)).messages().await.unwrap();
             while let Some(message) = messages.next().await {
                 let message = message.unwrap();
                 let header = |name: &str| message.headers.as_ref().unwrap().get(name).unwrap().to_string();
@@ -153,4 +155,31 @@ async fn a_dead_letter_behind_nats_is_announced_by_the_server() {
     let advisory = tokio::time::timeout(PATIENCE, advisories.next()).await.expect("no word of it").unwrap();
     let said: serde_json::Value = serde_json::from_slice(&advisory.payload).unwrap();
     assert_eq!(said["consumer"], consumer);
+}
+
+/// Somebody has mended it and moved the letter back, and it was not mended. The server takes a second message of one id for the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_behind_nats_that_is_given_up_again_is_a_dead_letter_again() {
+    let tested = tested().await;
+    let consumer = unique("hopeless");
+    let (link, _deliveries) = tested.source().open(&terms(&consumer)).await.unwrap();
+    let message = Message { body: b"{}".to_vec(), ..Message::default() };
+    let grave = |reason| Grave { consumer: &consumer, event_id: Some("event-1"), reason, attempts: 1 };
+    link.bury(&message, &grave("broken")).await.unwrap();
+    let letters = tested.context.get_stream(format!("{consumer}-dead")).await.unwrap();
+    letters.purge().await.unwrap();
+    link.bury(&message, &grave("still broken")).await.unwrap();
+    let found = tested.dead_letters(&consumer).await;
+    assert_eq!(found.iter().map(|dead| dead.reason.as_str()).collect::<Vec<_>>(), ["still broken"]);
+    link.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_nats_that_keeps_messages_for_longer_than_the_inbox_remembers_is_refused() {
+    let tested = tested().await;
+    let keeps = Duration::from_hours(24 * 20);
+    let stream = tested.context.get_stream(&tested.stream).await.unwrap();
+    let config = stream::Config { max_age: keeps, ..stream.cached_info().config.clone() };
+    tested.context.update_stream(config).await.unwrap();
+    contract::forgetful(&tested, || tested.source(), keeps).await;
 }

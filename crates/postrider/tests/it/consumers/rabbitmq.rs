@@ -1,6 +1,7 @@
 //! Behind RabbitMQ.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use lapin::options::{
@@ -9,13 +10,15 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
-use postrider::consumer::{Link as _, Source as _, Terms};
+use postrider::consume::{BoxError, Outcome, Tx};
+use postrider::consumer::{Consumer, Event, Link as _, Source as _, Terms};
 use postrider::consumers::rabbitmq::RabbitMq as Exchange;
+use postrider::inbox;
 use postrider_testkit::{Authority, Broker, RabbitMq};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
-use super::far::{Dead, Far, Letter, unique};
-use super::{contract, poison, storm};
+use super::far::{Dead, Far, Letter, make, unique};
+use super::{Payment, contract, expected, ledger, poison, storm, sums, until};
 use crate::support::PATIENCE;
 
 /// `URL EXCHANGE`
@@ -33,7 +36,7 @@ pub struct Tested {
 }
 
 pub async fn tested() -> Tested {
-    let server = Broker::shared(RabbitMq::new()).await.unwrap();
+    let server = Broker::shared(RabbitMq::new().with_management()).await.unwrap();
     let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
     channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
@@ -205,4 +208,64 @@ async fn fault_107_a_loop_of_dead_letters_in_rabbitmq_ends() {
         got.delivery.ack(BasicAckOptions::default()).await.unwrap();
         panic!("the dead letter goes round");
     }
+}
+
+/// What docs/consumers.md says of a dead event: forget it, and publish the letter again, with everything that stands beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_behind_rabbitmq_that_is_published_again_takes_effect() {
+    let tested = tested().await;
+    let consumer = unique("mended");
+    let (_database, pool) = ledger().await;
+    super::far::prepare(&tested, &consumer).await;
+    tested.publish(&[Letter::payment(1, "a")]).await;
+    let (stop, stopping) = oneshot::channel::<()>();
+    let running = Consumer::new(pool.clone(), &consumer, tested.source()).run(
+        async { drop(stopping.await) },
+        async |_: &mut Tx, _: Event<Payment>| {
+            Ok::<_, BoxError>(Outcome::Dead("the handler is broken".to_owned()))
+        },
+    );
+    let watching = async {
+        until("it is dead", async || tested.dead_letters(&consumer).await.len() == 1).await;
+        drop(stop);
+    };
+    let (ended, ()) = tokio::join!(running, watching);
+    ended.unwrap();
+
+    let forgotten =
+        inbox::forget(&mut pool.acquire().await.unwrap(), &consumer, Some(&Letter::id(1))).await.unwrap();
+    assert_eq!(forgotten, 1);
+    let place = format!("{consumer}.dead");
+    let channel = &tested.channel;
+    let got = channel.basic_get(place.as_str().into(), BasicGetOptions::default()).await.unwrap().unwrap();
+    let (exchange, options) = (tested.exchange.as_str().into(), BasicPublishOptions::default());
+    let properties = got.delivery.properties.clone();
+    let moved = channel.basic_publish(exchange, "".into(), options, &got.delivery.data, properties);
+    moved.await.unwrap().await.unwrap();
+    got.delivery.ack(BasicAckOptions::default()).await.unwrap();
+    contract::work_off(&tested, &pool, &consumer, 1).await;
+    assert_eq!(sums(&pool).await, expected(1));
+}
+
+/// What nobody takes is not lost, and neither queue grows for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lies_in_a_queue_of_rabbitmq_for_too_long_goes_to_the_dead_letters_for_a_time() {
+    let tested = tested().await;
+    let consumer = unique("away");
+    let source = tested.source().keep(Duration::from_millis(200)).keep_dead(Duration::from_secs(4));
+    make(&source, &consumer).await;
+    tested.publish(&[Letter::payment(1, "a")]).await;
+    let dead = format!("{consumer}.dead");
+    until("it is with the dead letters", async || tested.left(&dead).await == 1).await;
+    until("it is gone from here", async || tested.left(&consumer).await == 0).await;
+    until("it is gone from there", async || tested.left(&dead).await == 0).await;
+}
+
+/// Those of its dead letters, too: from there somebody may move them back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_of_rabbitmq_that_keeps_messages_for_longer_than_the_inbox_remembers_is_refused() {
+    let tested = tested().await;
+    let days = |days: u64| Duration::from_hours(24 * days);
+    let source = || tested.source().keep(days(13)).keep_dead(days(20));
+    contract::forgetful(&tested, source, days(33)).await;
 }

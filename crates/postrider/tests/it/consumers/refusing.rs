@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{ledger, until};
+use crate::jobs::metrics::Figures;
 
 /// Has two messages, one that is no event and one that the handler calls dead, until they are acknowledged.
 #[derive(Clone, Default)]
@@ -77,7 +78,9 @@ async fn a_dead_letter_that_the_broker_refuses_is_kept_in_the_database() {
     let (_database, pool) = ledger().await;
     let broker = Refusing::default();
     let (stop, stopped) = oneshot::channel::<()>();
-    let consumer = Consumer::new(pool.clone(), "refused", broker.clone());
+    let figures = Figures::default();
+    let consumer = || Consumer::new(pool.clone(), "refused", broker.clone());
+    let consumer = metrics::with_local_recorder(&figures, consumer);
     let running = tokio::spawn(consumer.run(async { drop(stopped.await) }, dead));
     until("both are settled", async || broker.settled.load(Ordering::SeqCst) == 3).await;
     drop(stop);
@@ -94,4 +97,11 @@ async fn a_dead_letter_that_the_broker_refuses_is_kept_in_the_database() {
     assert!(kept.iter().all(|letter| letter.2.contains("too large")), "{kept:?}");
     let offered = broker.offered.load(Ordering::SeqCst);
     assert!((6..=12).contains(&offered), "offered {offered} times");
+    let count = |name: &str, more: &str| {
+        figures.count(&format!("postrider_consumer_{name}{{consumer=refused,broker=refusing{more}}}"))
+    };
+    assert_eq!(count("refused_letters_total", ""), offered as u64);
+    assert_eq!((count("kept_letters_total", ""), count("messages_total", ",outcome=dead")), (2, 2));
+    assert!(count("reconnects_total", "") >= 4);
+    assert_eq!((count("connected", ""), count("in_hand", "")), (0, 0), "it has ended");
 }

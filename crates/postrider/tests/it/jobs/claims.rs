@@ -297,25 +297,6 @@ async fn a_paused_queue_gives_nothing_and_goes_on_afterwards() {
     assert_eq!(claim(&mut connection, 10).await.len(), 1);
 }
 
-/// A job that has cost two workers their life is handed out alone.
-#[tokio::test]
-async fn a_job_that_kills_its_worker_is_set_apart_from_its_neighbours() {
-    let database = database().await;
-    let mut connection = database.connect().await.unwrap();
-    for _ in 0..5 {
-        enqueue(&mut connection, "a").await;
-    }
-    for _ in 0..2 {
-        claim(&mut connection, 10).await;
-        claim(&mut connection, 10).await;
-        run(&mut connection, "update postrider.job_claims set expires_at = now() - interval '1 second'; select postrider.reap_jobs()").await;
-    }
-    claim(&mut connection, 10).await;
-    for _ in 0..5 {
-        assert_eq!(claim(&mut connection, 10).await.len(), 1);
-    }
-}
-
 /// After a dump into a younger cluster the cursors are beyond every transaction: claiming refuses, and mending loses nothing.
 #[tokio::test]
 async fn fault_restored_into_a_younger_cluster_is_refused_and_mended() {

@@ -70,7 +70,45 @@ async fn bad_input_is_refused_with_what_to_do() {
             "22008",
             "job 'a' cannot run at 20000-01-01",
         ),
+        ("enqueue('a', '{}', unique_for => '1 day')", "22023", "job 'a' has a unique_for and no unique_key"),
+        (
+            "enqueue('a', '{}', unique_key => 'u', unique_for => '-1 day')",
+            "22008",
+            "job 'a' cannot be unique for -1 days",
+        ),
+        (
+            "enqueue('a', '{}', unique_key => 'u', unique_for => '100000 years')",
+            "22008",
+            "job 'a' cannot be unique for 100000 years",
+        ),
+        (
+            "enqueue_many('[{\"kind\": \"a\", \"payload\": 1, \"unique_for\": \"1 day\"}]')",
+            "22023",
+            "job 'a' has a unique_for and no unique_key",
+        ),
+        ("enqueue_many('nope')", "22P02", "the argument of enqueue_many is not JSON"),
+        ("enqueue_many('[1]')", "22023", "job 1 of enqueue_many is not a job"),
+        // Two jobs, if nobody minded.
+        (
+            "enqueue_many('[{\"kind\": \"a\", \"payload\": 1}, {\"kind\": \"a\", \"payload\": 1, \"uniqueKey\": \"u\"}]')",
+            "22023",
+            "job 2 of enqueue_many is not a job",
+        ),
         ("claim_jobs(most => 0)", "22023", "these jobs cannot be claimed"),
+        ("set_queue('default', lease => '0')", "22023", "queue 'default' cannot be set like that"),
+        (
+            "set_queue('default', max_backoff => '-1 hour')",
+            "22023",
+            "queue 'default' cannot be set like that",
+        ),
+        ("set_queue(null)", "22004", "the queue must not be null"),
+        ("pause_queue('')", "22023", "the queue must not be empty"),
+        ("pause_queue('default', null)", "22004", "null is neither"),
+        ("extend_jobs(null)", "22004", "a worker and its lease must not be null"),
+        ("extend_jobs(gen_random_uuid(), '-1 day')", "22023", "a lease of -1 days has run out already"),
+        ("declare_cron('c', '@daily', '')", "22023", "the kind of a job must not be empty (schedule 'c')"),
+        ("declare_cron('c', '@daily', 'a', missed => 'some')", "22023", "schedule 'c' cannot be kept"),
+        ("declare_cron('c', '@daily', 'a', time_zone => 'Mars')", "22023", "there is no time zone 'Mars'"),
     ] {
         let statement = sqlx::AssertSqlSafe(format!("select postrider.{call}"));
         let error = sqlx::query(statement).execute(&mut connection).await.unwrap_err();
@@ -178,4 +216,54 @@ async fn a_unique_key_is_taken_until_the_job_has_ended_or_for_a_time() {
     )
     .await;
     assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.job_unique").await, 0);
+}
+
+/// Or more could come than are swept, and nobody would see it.
+#[tokio::test]
+async fn tending_says_when_more_unique_keys_have_run_out_than_it_sweeps_at_once() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(
+        &mut connection,
+        "insert into postrider.job_unique select 'default', n::text, n, now() - interval '1 second' from generate_series(1, 15000) n",
+    )
+    .await;
+    assert_eq!(one::<i32>(&mut connection, "select postrider.tend_jobs()").await, 1);
+    assert_eq!(one::<i32>(&mut connection, "select postrider.tend_jobs()").await, 0);
+    assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.job_unique").await, 0);
+}
+
+/// Also of one that is cancelled: an event that is sent again must not bring back what somebody has taken out.
+#[tokio::test]
+async fn a_cancelled_job_keeps_its_unique_key_for_its_time() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let later = "run_at => now() + interval '1 hour'";
+    for (place, is_told) in [(later, "cancelled"), ("run_at => null", "told")] {
+        let call = format!(
+            "select postrider.enqueue('once', '{{}}', {place}, unique_key => '{is_told}', unique_for => '1 hour')"
+        );
+        let mut again = async || -> i64 {
+            let call = sqlx::AssertSqlSafe(call.clone());
+            sqlx::query_scalar(call).fetch_one(&mut connection).await.unwrap()
+        };
+        let id = again().await;
+        let cancelled: String = sqlx::query_scalar("select postrider.cancel_job($1)")
+            .bind(id)
+            .fetch_one(&mut database.connect().await.unwrap())
+            .await
+            .unwrap();
+        assert_eq!(cancelled, is_told);
+        assert_eq!(again().await, id);
+        assert_eq!(work_off(&mut database.connect().await.unwrap()).await, [""; 0]);
+        assert_eq!(again().await, id);
+    }
+    // Without a time, it is taken until the job has ended.
+    let job = NewJob::new("sync", &())
+        .unwrap()
+        .unique("u")
+        .run_at(OffsetDateTime::now_utc() + time::Duration::HOUR);
+    let first = enqueue(&mut connection, &job).await.unwrap();
+    sqlx::query("select postrider.cancel_job($1)").bind(first).execute(&mut connection).await.unwrap();
+    assert_ne!(enqueue(&mut connection, &job).await.unwrap(), first);
 }

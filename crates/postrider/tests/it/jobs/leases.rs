@@ -1,11 +1,13 @@
 //! Who holds what: answers that were lost, and attempts that were not begun.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::jobs::{HandlerResult, Job, JobContext, Outcome, Worker, WorkerOptions};
 use serde_json::Value;
 use sqlx::Connection as _;
-use tokio::sync::Semaphore;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Notify, Semaphore};
 
 use super::{Working, one, pool, quick, until};
 use crate::support::{database, run};
@@ -103,4 +105,50 @@ async fn a_worker_says_that_a_last_attempt_begins() {
     until(&mut connection, "select count(*) = 2 from postrider.list_running_jobs()").await;
     until(&mut connection, "select array_agg(id) = array[1::bigint] from postrider.job_begun").await;
     working.abort();
+}
+
+/// What is not inside `block_on` of it stands still.
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn book(context: &mut JobContext, job: Job<Value>) -> HandlerResult {
+    let tx = context.transaction().await?;
+    sqlx::query("insert into effects values ($1)").bind(job.id).execute(&mut **tx).await?;
+    Ok(Outcome::Done)
+}
+
+async fn book_and_freeze(context: &mut JobContext, job: Job<Value>) -> HandlerResult {
+    book(context, job).await?;
+    context.state::<Arc<Notify>>().notify_one();
+    std::future::pending().await
+}
+
+/// A worker that freezes behind its effect has locked it. Whoever takes the job over meets that lock, and the server ends the frozen one.
+#[test]
+fn fault_109_a_frozen_worker_keeps_what_it_has_locked_from_nobody() {
+    let (world, frozen) = (runtime(), runtime());
+    let database = world.block_on(database());
+    let mut connection = world.block_on(async { database.connect().await.unwrap() });
+    world.block_on(run(
+        &mut connection,
+        "create table effects (job bigint primary key); select postrider.enqueue('book', '{}')",
+    ));
+    let second = Duration::from_secs(1);
+    let options = || WorkerOptions { lease: Some(second), silence: second, ..quick() };
+    let stands_still = frozen.block_on(async {
+        let begun = Arc::new(Notify::new());
+        let worker = Worker::new(pool(&database).await).options(options()).state(Arc::clone(&begun));
+        let working = Working::start(worker.handle("book", book_and_freeze));
+        begun.notified().await;
+        working
+    });
+    world.block_on(async {
+        let heir = Worker::new(pool(&database).await).options(options()).handle("book", book);
+        let heir = Working::start(heir);
+        until(&mut connection, "select exists (select from effects)").await;
+        until(&mut connection, "select count(*) = 1 from postrider.job_results where attempt > 1").await;
+        heir.stop().await;
+    });
+    drop(stands_still);
 }

@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, database, run};
 
 /// Counters and gauges by name and labels.
 #[derive(Default)]
-struct Figures(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+pub struct Figures(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
 
 impl Figures {
     fn place(&self, key: &Key) -> Arc<AtomicU64> {
@@ -24,7 +24,7 @@ impl Figures {
         Arc::clone(self.0.lock().unwrap().entry(name).or_default())
     }
 
-    fn count(&self, name: &str) -> u64 {
+    pub fn count(&self, name: &str) -> u64 {
         self.0.lock().unwrap()[name].load(Ordering::Acquire)
     }
 }

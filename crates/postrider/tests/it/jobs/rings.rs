@@ -1,5 +1,6 @@
 //! The rings turn whatever lies in them and whoever reads them.
 
+use postrider::jobs::admin;
 use sqlx::Connection as _;
 
 use super::{claim, finish, kinds, one, until, work_off};
@@ -169,4 +170,46 @@ async fn beside_short_transactions_the_ring_turns() {
     until(&mut connection, "select postrider.tend_jobs() >= 0 and pg_relation_size('postrider.jobs_0') = 0")
         .await;
     readers.abort_all();
+}
+
+/// Whoever tends until there is nothing more to do comes to an end, and nothing is kept, however a job ends.
+#[tokio::test]
+async fn where_no_results_are_kept_tending_comes_to_an_end() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(
+        &mut connection,
+        "select postrider.set_queue('default', keep_results => '0');
+         select postrider.enqueue('done', '{}'), postrider.enqueue('cancelled', '{}', run_at => now() + interval '1 hour')",
+    )
+    .await;
+    assert_eq!(work_off(&mut connection).await, ["done"]);
+    assert_eq!(one::<String>(&mut connection, "select postrider.cancel_job(2)").await, "cancelled");
+    assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.job_results").await, 0);
+    let mut emptied = 0;
+    while one::<i32>(&mut connection, "select postrider.tend_jobs()").await > 0 {
+        emptied += 1;
+        assert!(emptied < 16, "it never ends");
+    }
+    // What is there from before goes.
+    run(
+        &mut connection,
+        "insert into postrider.job_results (slot, id, queue, kind, state, attempt, created_at) values (3, 7, 'default', 'old', 'done', 1, now())",
+    )
+    .await;
+    until(&mut connection, "select postrider.tend_jobs() = 0").await;
+    assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.job_results").await, 0);
+}
+
+#[tokio::test]
+async fn a_running_job_is_shown_whole_when_its_slot_was_emptied() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    run(&mut connection, r#"select postrider.enqueue('long', '{"to": 7}', max_attempts => 3)"#).await;
+    assert_eq!(kinds(&mut connection, 10).await, ["long"]);
+    assert_eq!(one::<i32>(&mut connection, "select postrider.tend_jobs(1, 1)").await, 1);
+    assert_eq!(one::<i64>(&mut connection, "select count(*) from postrider.jobs").await, 0);
+    let shown = admin::show(&mut connection, 1).await.unwrap().unwrap();
+    assert_eq!((shown.listed.state.as_str(), shown.max_attempts), ("running", Some(3)));
+    assert_eq!(shown.payload.as_deref(), Some(r#"{"to": 7}"#));
 }

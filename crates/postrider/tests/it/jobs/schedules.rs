@@ -135,3 +135,28 @@ async fn missed_ticks_are_treated_as_stated() {
     assert_eq!(count("last"), 1);
     assert!(count("skip") <= 1);
 }
+
+/// One that the database refuses, now or with each tick, does not keep the others from their ticks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_that_is_refused_is_left_out_alone() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    let cron = |name: &str, kind: &str| Cron::new(name, "@hourly", kind, &Value::Null);
+    let worker = Worker::new(pool(&database).await)
+        .options(quick())
+        .cron(cron("a", "tick").time_zone("Mars/Olympus"))
+        .cron(cron("b", "tick"))
+        .cron(cron("c", "tick"));
+    let working = Working::start(worker.handle("tick", nothing));
+    until(&mut connection, "select count(*) = 2 from postrider.job_crons where next_at is not null").await;
+    // As only somebody who writes there himself can: the tick of `b` is refused, and comes first.
+    run(
+        &mut connection,
+        "update postrider.job_crons set next_at = next_at - interval '1 hour', kind = case name when 'b' then '' else kind end",
+    )
+    .await;
+    until(&mut connection, "select count(*) >= 1 from postrider.job_results").await;
+    until(&mut connection, "select next_at > clock_timestamp() from postrider.job_crons where name = 'c'")
+        .await;
+    working.stop().await;
+}

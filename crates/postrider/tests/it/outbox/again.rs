@@ -2,12 +2,13 @@
 
 use postrider::capture::State;
 use postrider::outbox::{self, Columns, Error, Mode, Outbox, Preset};
+use postrider_testkit::Version;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use super::tables::insert;
 use super::{count, declared, execute, keep, keeper, read, with_table};
-use crate::support::{database, open, reading};
+use crate::support::{database, database_of, open, reading};
 
 const EVENTS: &str = "select count(*) from postrider.events";
 
@@ -38,7 +39,7 @@ async fn rows_that_cannot_be_marked_are_taken_once() {
         "alter table outbox add trace text",
         "alter table outbox disable trigger user",
         "drop trigger \"00_postrider_outbox\" on outbox",
-        "drop function postrider.append_public_outbox cascade",
+        "drop function postrider_capture.append_public_outbox cascade",
     ] {
         execute(&mut connection, changed).await;
         let plan = outbox::apply(&mut connection, &declared, false).await.unwrap();
@@ -145,7 +146,7 @@ async fn what_was_changed_by_hand_is_outdated() {
         let [moment, condition] = [how.split('|').next().unwrap(), how.split('|').nth(1).unwrap_or("")];
         format!(
             "drop trigger \"00_postrider_outbox\" on outbox; create trigger \"00_postrider_outbox\" {moment} on outbox for each row {condition}
-             execute function postrider.append_public_outbox(); alter table outbox enable always trigger \"00_postrider_outbox\""
+             execute function postrider_capture.append_public_outbox(); alter table outbox enable always trigger \"00_postrider_outbox\""
         )
     };
     execute(&mut connection, "create role nobody_at_all").await;
@@ -154,10 +155,12 @@ async fn what_was_changed_by_hand_is_outdated() {
         anew("before insert"),
         anew("after update"),
         "alter trigger \"00_postrider_outbox\" on outbox rename to zz".to_owned(),
-        "alter function postrider.append_public_outbox() security invoker".to_owned(),
-        "alter function postrider.append_public_outbox() reset search_path".to_owned(),
-        "alter function postrider.append_public_outbox() owner to nobody_at_all".to_owned(),
-        "alter function postrider.misfits_public_outbox() security invoker".to_owned(),
+        "alter function postrider_capture.append_public_outbox() security invoker".to_owned(),
+        "alter function postrider_capture.append_public_outbox() reset search_path".to_owned(),
+        "alter function postrider_capture.append_public_outbox() owner to nobody_at_all".to_owned(),
+        "alter function postrider_capture.misfits_public_outbox() security invoker".to_owned(),
+        "alter function postrider_capture.keep_public_outbox reset search_path".to_owned(),
+        "alter function postrider_capture.keep_public_outbox owner to nobody_at_all".to_owned(),
     ] {
         execute(&mut connection, "delete from postrider.events; delete from outbox").await;
         execute(&mut connection, &changed).await;
@@ -170,6 +173,33 @@ async fn what_was_changed_by_hand_is_outdated() {
         assert_eq!(count(&mut connection, EVENTS).await, 1, "{changed}");
     }
     execute(&mut connection, "drop role nobody_at_all").await;
+}
+
+/// What is there was taken by a trigger, and was not by a relay: from one mode to the other nothing is taken twice or left out.
+#[tokio::test]
+async fn rows_that_cannot_be_marked_are_taken_once_whatever_the_mode_becomes() {
+    let (_database, mut connection) = with_table(Preset::Debezium).await;
+    let [trigger, poll] = [Mode::Trigger, Mode::Poll].map(|mode| [declared(Preset::Debezium, mode)]);
+    outbox::apply(&mut connection, &trigger, false).await.unwrap();
+    insert(&mut connection, Preset::Debezium, 1, "k").await;
+    let plan = outbox::plan(&mut connection, &poll).await.unwrap();
+    let notes = &plan.tables[0].notes;
+    assert!(notes.iter().any(|note| note.starts_with("1 rows were taken by the trigger")), "{notes:?}");
+    let refused = outbox::apply(&mut connection, &poll, false).await.unwrap_err();
+    assert!(refused.to_string().contains("by polling they would be taken again"), "{refused}");
+    execute(&mut connection, "delete from outbox").await;
+    outbox::apply(&mut connection, &poll, false).await.unwrap();
+    assert!(outbox::plan(&mut connection, &poll).await.unwrap().is_done());
+    // No relay comes to it before there is a trigger again.
+    insert(&mut connection, Preset::Debezium, 2, "k").await;
+    outbox::apply(&mut connection, &trigger, false).await.unwrap();
+    insert(&mut connection, Preset::Debezium, 3, "k").await;
+    assert_eq!(count(&mut connection, EVENTS).await, 3);
+    assert_eq!(
+        count(&mut connection, "select count(distinct source_id) from postrider.events").await,
+        3,
+        "each once"
+    );
 }
 
 /// Words that PL/pgSQL reserves, and keys whose text depends on the session.
@@ -238,18 +268,58 @@ async fn a_header_whose_column_goes_fails_no_insert() {
     }
 }
 
-/// Row security hides rows from whoever moves or marks them: that is an alarm, with what mends it.
+/// What is computed when it is read is null in a trigger: events have the value all the same, as those of rows that were there before.
+#[tokio::test]
+async fn virtual_columns_have_their_values_by_trigger_too() {
+    let database = database_of(Version::V18).await;
+    let mut connection = database.connect().await.unwrap();
+    execute(
+        &mut connection,
+        "create table outbox (id int primary key, body json, note text, kind text generated always as (body ->> 'kind'),
+             \"key\" text generated always as (body ->> 'key'), region text generated always as (upper(note)));
+         insert into outbox values (1, '{\"kind\": \"paid\", \"key\": 7}', 'eu')",
+    )
+    .await;
+    let declared = mapped(Mode::Trigger, Columns { key: Some("key".to_owned()), ..Columns::default() });
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    execute(&mut connection, "insert into outbox select 2, body, note from outbox").await;
+    let told: Vec<String> = sqlx::query_scalar(
+        "select concat_ws(' ', type, key, headers ->> 'note', headers ->> 'region') from postrider.events order by seq",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .unwrap();
+    assert_eq!(told, ["paid 7 eu EU"; 2]);
+    // What would have to be computed of a column that goes is no header until apply, and no reason to fail.
+    execute(
+        &mut connection,
+        "alter table outbox rename note to remark; insert into outbox select 3, body, remark from outbox where id = 1",
+    )
+    .await;
+    assert_eq!(headers(&mut connection).await, json!({"remark": "eu"}));
+    outbox::apply(&mut connection, &[declared], false).await.unwrap();
+    execute(&mut connection, "insert into outbox select 4, body, remark from outbox where id = 1").await;
+    assert_eq!(headers(&mut connection).await, json!({"remark": "eu", "region": "EU"}));
+}
+
+/// Row security hides rows from their own table's owner, as who they are moved and marked: that is an alarm, with what mends it.
 #[tokio::test]
 async fn row_security_in_the_way_is_an_alarm() {
-    let (_database, mut connection) = with_table(Preset::OutboxTopic).await;
+    let (database, mut connection) = with_table(Preset::OutboxTopic).await;
+    let owner = format!("{}_owner", database.name());
+    execute(&mut connection, &format!("create role \"{owner}\"; alter table outbox owner to \"{owner}\""))
+        .await;
     let declared = [declared(Preset::OutboxTopic, Mode::Trigger)];
     outbox::apply(&mut connection, &declared, false).await.unwrap();
     assert_eq!(outbox::alarms(&mut connection, &declared).await.unwrap(), []);
     execute(&mut connection, "alter table outbox enable row level security").await;
+    assert_eq!(outbox::alarms(&mut connection, &declared).await.unwrap(), [], "it does not bind the owner");
+    execute(&mut connection, "alter table outbox force row level security").await;
     let alarms = outbox::alarms(&mut connection, &declared).await.unwrap();
     assert_eq!(alarms.len(), 1, "{alarms:?}");
     let remedy = alarms[0].reason.split_once(": create policy").unwrap().1;
     execute(&mut connection, &format!("create policy{remedy}")).await;
     assert_eq!(outbox::alarms(&mut connection, &declared).await.unwrap(), []);
     assert!(outbox::plan(&mut connection, &declared).await.unwrap().tables[0].notes.is_empty());
+    execute(&mut connection, &format!("drop owned by \"{owner}\" cascade; drop role \"{owner}\"")).await;
 }

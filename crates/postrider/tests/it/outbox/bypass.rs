@@ -102,8 +102,8 @@ async fn fault_37_54_a_trigger_that_is_missing_or_switched_off_is_an_alarm() {
             ("alter table outbox_1 disable trigger \"00_postrider_outbox\"", State::Disabled),
             ("alter table outbox enable trigger \"00_postrider_outbox\"", State::Disabled),
             ("drop trigger \"00_postrider_outbox\" on outbox", State::Missing),
-            ("drop function postrider.append_public_outbox cascade", State::Missing),
-            ("drop function postrider.misfits_public_outbox", State::Outdated),
+            ("drop function postrider_capture.append_public_outbox cascade", State::Missing),
+            ("drop function postrider_capture.misfits_public_outbox", State::Outdated),
         ] {
             execute(connection, broken).await;
             execute(connection, "set role postrider_relay").await;

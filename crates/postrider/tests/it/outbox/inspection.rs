@@ -1,4 +1,4 @@
-//! What is wrong with a table is said with the statement that mends it; a relay gets the columns it needs and no others.
+//! What is wrong with a table is said with the statement that mends it; a relay gets no right on it.
 
 use std::time::Duration;
 
@@ -49,9 +49,9 @@ async fn what_is_missing_is_named_with_what_mends_it() {
     assert!(refused.contains("nothing says which column has the id"), "{refused}");
 }
 
-/// A relay with its role alone keeps the table, sees no payload in it and changes nothing else.
+/// A relay with its role alone keeps the table, by functions: it sees nothing of it and changes nothing else.
 #[tokio::test]
-async fn fault_113_a_relay_keeps_a_table_with_the_columns_it_needs() {
+async fn fault_113_a_relay_keeps_a_table_on_which_it_has_no_right() {
     for mode in [Mode::Trigger, Mode::Poll] {
         let (database, mut connection) = with_table(Preset::Plane).await;
         let declared = Outbox { cleanup: Some(Duration::from_hours(1)), ..declared(Preset::Plane, mode) };
@@ -59,13 +59,22 @@ async fn fault_113_a_relay_keeps_a_table_with_the_columns_it_needs() {
         execute(&mut connection, &format!(r#"create role "{role}" login in role postrider_relay"#)).await;
         let options = database.url().parse::<sqlx::postgres::PgConnectOptions>().unwrap().username(&role);
         let mut relay = PgConnection::connect_with(&options).await.unwrap();
+        let mut early = Keeper::open(&mut relay, &declared, "test", Duration::from_secs(30)).await.unwrap();
+        let refused = early.work(&mut relay).await.unwrap_err();
+        assert!(matches!(refused, outbox::Error::NotCallable { .. }), "{refused}");
+        outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+        assert_eq!(outbox::inspect(&mut relay, &declared).await.unwrap(), []);
+        execute(
+            &mut connection,
+            "revoke execute on function postrider_capture.misfits_public_outbox() from postrider_relay",
+        )
+        .await;
         let complaints = outbox::inspect(&mut relay, &declared).await.unwrap();
         assert!(
-            complaints.iter().any(|c| c.is_fatal && c.remedy.starts_with("grant select (event_id")),
+            complaints[0].is_fatal && complaints[0].remedy.starts_with("grant execute on function"),
             "{complaints:?}"
         );
         outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
-        assert_eq!(outbox::inspect(&mut relay, &declared).await.unwrap(), []);
         insert(&mut connection, Preset::Plane, 1, "k").await;
         let mut reader = open(&database, reading("one")).await;
         let mut keeper = Keeper::open(&mut relay, &declared, "test", Duration::from_secs(30)).await.unwrap();
@@ -74,8 +83,9 @@ async fn fault_113_a_relay_keeps_a_table_with_the_columns_it_needs() {
         keeper.work(&mut relay).await.unwrap();
         assert_eq!(count(&mut connection, "select count(*) from outbox where processed_at is null").await, 0);
         for denied in [
-            "select payload from outbox",
-            "update outbox set payload = '{}'",
+            "select event_id from outbox",
+            "update outbox set processed_at = now()",
+            "delete from outbox",
             "insert into outbox default values",
             "truncate outbox",
         ] {

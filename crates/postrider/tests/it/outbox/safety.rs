@@ -95,7 +95,7 @@ async fn a_mover_in_the_middle_of_its_batch_is_waited_for() {
         .await
         .unwrap();
         execute(&mut frozen, "begin").await;
-        let moved = sqlx::query_scalar("select postrider.move_public_outbox($1, 2)")
+        let moved = sqlx::query_scalar("select postrider_capture.move_public_outbox($1, 2)")
             .bind(me)
             .fetch_one(&mut frozen)
             .await

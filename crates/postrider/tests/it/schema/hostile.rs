@@ -72,6 +72,22 @@ async fn fault_113_a_superuser_does_not_install_into_the_schema_of_somebody_else
         .unwrap();
 }
 
+/// What relays call would be his to replace.
+#[tokio::test]
+async fn fault_113_a_schema_for_functions_that_somebody_else_has_made_is_refused() {
+    let database = postgres(Version::default()).await.unwrap().database(&Template::empty()).await.unwrap();
+    let mut admin = database.connect().await.unwrap();
+    let evil = format!("{}_evil", database.name());
+    let made = format!("create role {evil}; create schema postrider_capture authorization {evil}");
+    sqlx::raw_sql(AssertSqlSafe(made)).execute(&mut admin).await.unwrap();
+    let refused = schema::install(&mut admin, &Install::default()).await.unwrap_err().to_string();
+    let said = format!("a schema postrider_capture already, and it is not ours: it belongs to {evil}");
+    assert!(refused.contains(&said), "{refused}");
+    let gone = format!("drop owned by {evil}; drop role {evil}");
+    sqlx::raw_sql(AssertSqlSafe(gone)).execute(&mut admin).await.unwrap();
+    schema::install(&mut admin, &Install::default()).await.unwrap();
+}
+
 /// Whoever installs lets an application read and write everything of theirs by default. That is not meant for what is private here, and is as it
 /// was afterwards.
 #[tokio::test]
@@ -89,7 +105,7 @@ async fn fault_113_default_privileges_open_nothing_of_ours() {
     sqlx::raw_sql(AssertSqlSafe(give)).execute(&mut owner).await.unwrap();
     let defaults = "select string_agg(concat_ws(' ', d.defaclobjtype, d.defaclacl), ', ' order by d.defaclobjtype) from pg_default_acl d";
     let opened = format!(
-        "select o.name from (select 'schema', nspacl from pg_namespace where nspname = 'postrider'
+        "select o.name from (select 'schema', nspacl from pg_namespace where nspname in ('postrider', 'postrider_capture')
              union all select relname::text, relacl from pg_class where relnamespace = 'postrider'::regnamespace
              union all select oid::regprocedure::text, proacl from pg_proc where pronamespace = 'postrider'::regnamespace) as o (name, acl)
          cross join aclexplode(o.acl) a where a.grantee = '{app}'::regrole"

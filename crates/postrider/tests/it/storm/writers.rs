@@ -69,10 +69,10 @@ async fn transaction(
         pause(rng, 5).await;
     }
     let long = rng.random_bool(0.004);
-    if long || rng.random_bool(0.03) {
+    if long || rng.random_bool(0.07) {
         // A bulk of one statement: many rows under one xid, late for everybody who looks meanwhile.
         let key = format!("long-{number}");
-        emit(storm, connection, &[key], rng.random_range(50..200), written).await?;
+        emit(storm, connection, &[key], rng.random_range(50..400), written).await?;
         if long {
             tokio::time::sleep(Duration::from_millis(1500)).await;
         }

@@ -2,53 +2,49 @@
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use postrider::log::Record;
 use postrider_relay::sinks::kafka::{CreateTopics, KafkaConfig, KafkaSink};
 use postrider_relay::units::Span;
-use postrider_relay::{Outcome, RefusalKind, Sink as _};
-use postrider_testkit::{Broker, Direction, Kafka, Proxy};
-use rdkafka::admin::NewPartitions;
+use postrider_relay::{Outcome, RefusalKind, Sink as _, UnavailableKind};
+use postrider_testkit::{Broker, Direction, Kafka};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use uuid::Uuid;
 
 use super::super::{carried, deliver, delivered, event};
-use super::{Stored, admin, config, firsts, make, options, stored};
+use super::{Proxied, Stored, add_partitions, config, firsts, ids, make, opened, partitions_of, stored};
+
+/// Delivers, and gives it up before anything can have been confirmed.
+async fn give_up(sink: &mut KafkaSink, records: &[Record], topic: &str) {
+    let ended = tokio::time::timeout(Duration::from_millis(300), deliver(sink, records, topic)).await;
+    assert!(ended.is_err(), "nothing can have been confirmed: {ended:?}");
+}
 
 /// A delivery that is given up marks nothing, and what it left in the client is not sent behind what is newer.
 #[tokio::test]
 async fn fault_83_a_kafka_producer_that_is_dropped_has_marked_nothing() -> Result<()> {
-    let proxy = Proxy::start("127.0.0.1:1").await?;
-    let server = Broker::private(Kafka::new().advertised_at(proxy.port())).await?;
-    proxy.set_upstream(server.address());
-    // Itself it is reached through the proxy as well.
-    let brokers = format!("127.0.0.1:{}", proxy.port());
-    make(&brokers, "order", 1, &[]).await?;
-    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let Proxied { proxy, brokers, .. } = &Proxied::start().await?;
+    make(brokers, "order", 1, &[]).await?;
+    let mut sink = KafkaSink::open(config(brokers)).await.unwrap();
     let first = [event("a"), event("a")];
     delivered(&mut sink, &first, "order").await;
     proxy.half_open();
     let second = [event("a"), event("a"), event("a")];
-    let given_up =
-        tokio::time::timeout(Duration::from_millis(300), deliver(&mut sink, &second, "order")).await;
-    assert!(given_up.is_err(), "nothing can have been confirmed: {given_up:?}");
+    give_up(&mut sink, &second, "order").await;
     proxy.heal();
     let third = [second.as_slice(), &[event("a"), event("a")]].concat();
     delivered(&mut sink, &third, "order").await;
     Box::new(sink).close().await.unwrap();
-    let expected: Vec<_> = first.iter().chain(&third).map(|record| record.id).collect();
-    assert_eq!(firsts(&stored(&brokers, "order").await?, "a"), expected);
+    assert_eq!(firsts(&stored(brokers, "order").await?, "a"), ids(first.iter().chain(&third), "a"));
 
     // And one that is dropped with what it has.
-    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let mut sink = KafkaSink::open(config(brokers)).await.unwrap();
     delivered(&mut sink, &[event("b")], "order").await;
     proxy.half_open();
-    let lost = [event("b"), event("b")];
-    let given_up = tokio::time::timeout(Duration::from_millis(300), deliver(&mut sink, &lost, "order")).await;
-    assert!(given_up.is_err(), "nothing can have been confirmed: {given_up:?}");
+    give_up(&mut sink, &[event("b"), event("b")], "order").await;
     drop(sink);
     proxy.heal();
     Ok(())
@@ -57,12 +53,9 @@ async fn fault_83_a_kafka_producer_that_is_dropped_has_marked_nothing() -> Resul
 /// A confirmation is lost with its connection, and the producer sends the same again: the broker knows it by its number.
 #[tokio::test]
 async fn fault_76_kafka_has_each_event_once_though_confirmations_are_lost() -> Result<()> {
-    let proxy = Proxy::start("127.0.0.1:1").await?;
-    let server = Broker::private(Kafka::new().advertised_at(proxy.port())).await?;
-    proxy.set_upstream(server.address());
-    let brokers = format!("127.0.0.1:{}", proxy.port());
-    make(&brokers, "order", 1, &[]).await?;
-    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let Proxied { proxy, brokers, .. } = &Proxied::start().await?;
+    make(brokers, "order", 1, &[]).await?;
+    let mut sink = KafkaSink::open(config(brokers)).await.unwrap();
     let mut sent = vec![event("a")];
     delivered(&mut sink, &sent, "order").await;
     for _ in 0..5 {
@@ -72,8 +65,28 @@ async fn fault_76_kafka_has_each_event_once_though_confirmations_are_lost() -> R
         delivered(&mut sink, &records, "order").await;
         sent.extend(records);
     }
-    let there: Vec<_> = stored(&brokers, "order").await?.into_iter().map(|message| message.id).collect();
-    assert_eq!(there, sent.iter().map(|record| record.id).collect::<Vec<_>>());
+    let there: Vec<_> = stored(brokers, "order").await?.into_iter().map(|message| message.id).collect();
+    assert_eq!(there, ids(&sent, "a"));
+    Ok(())
+}
+
+/// Of two brokers that are named one is away, and the other takes longer than it is looked whether something is wrong: it is waited for. Where
+/// nobody is there, nobody is waited for.
+#[tokio::test]
+async fn fault_76_one_kafka_broker_that_is_away_is_not_all_of_them() -> Result<()> {
+    let Proxied { proxy, brokers, .. } = &Proxied::start().await?;
+    make(brokers, "order", 1, &[]).await?;
+    let (away, also_away) = ("127.0.0.1:1", "127.0.0.1:2");
+    proxy.delay(Duration::from_millis(700));
+    let mut sink = KafkaSink::open(config(&format!("{away},{brokers}"))).await.unwrap();
+    proxy.heal();
+    delivered(&mut sink, &[event("a")], "order").await;
+
+    let nobody = config(&format!("{away},{also_away}"));
+    let begun = Instant::now();
+    let why = KafkaSink::open(nobody.clone()).await.err().context("somebody is there")?;
+    assert_eq!(why.kind, UnavailableKind::Connection, "{why:?}");
+    assert!(begun.elapsed() < nobody.timeout.0 / 2, "it took {:?} to notice", begun.elapsed());
     Ok(())
 }
 
@@ -81,30 +94,26 @@ async fn fault_76_kafka_has_each_event_once_though_confirmations_are_lost() -> R
 /// may have been sent since, by another relay.
 #[tokio::test]
 async fn fault_83_what_a_kafka_producer_was_given_up_with_is_not_sent_any_more() -> Result<()> {
-    let proxy = Proxy::start("127.0.0.1:1").await?;
-    let server = Broker::private(Kafka::new().advertised_at(proxy.port())).await?;
-    proxy.set_upstream(server.address());
-    let brokers = format!("127.0.0.1:{}", proxy.port());
-    let impatient = KafkaConfig { timeout: Span(Duration::from_secs(3)), ..config(&brokers) };
+    let Proxied { proxy, brokers, .. } = &Proxied::start().await?;
+    let impatient = KafkaConfig { timeout: Span(Duration::from_secs(3)), ..config(brokers) };
     for topic in ["dropped", "late"] {
-        make(&brokers, topic, 1, &[]).await?;
-        let mut sink = KafkaSink::open(impatient.clone()).await.unwrap();
+        make(brokers, topic, 1, &[]).await?;
+        let mut sink = opened(&impatient).await;
         let first = [event("a")];
         carried(&mut sink, &first, topic).await;
         proxy.drop_direction(Direction::ToServer);
         let given_up = [event("a"), event("a")];
-        let delivery = deliver(&mut sink, &given_up, topic);
         if topic == "dropped" {
-            let ended = tokio::time::timeout(Duration::from_millis(300), delivery).await;
-            assert!(ended.is_err(), "nothing can have been confirmed: {ended:?}");
+            give_up(&mut sink, &given_up, topic).await;
         } else {
-            assert!(delivery.await.unavailable.is_some(), "nothing can have been confirmed");
+            let report = deliver(&mut sink, &given_up, topic).await;
+            assert!(report.unavailable.is_some(), "nothing can have been confirmed: {report:?}");
         }
         proxy.heal();
         // In one partition nothing is there before what was to be sent before it.
         let newer = [event("a")];
         carried(&mut sink, &newer, topic).await;
-        assert_eq!(firsts(&stored(&brokers, topic).await?, "a"), [first[0].id, newer[0].id], "{topic}");
+        assert_eq!(firsts(&stored(brokers, topic).await?, "a"), [first[0].id, newer[0].id], "{topic}");
     }
     Ok(())
 }
@@ -112,41 +121,70 @@ async fn fault_83_what_a_kafka_producer_was_given_up_with_is_not_sent_any_more()
 /// Keys move to partitions that are added, and none has an event in the new one before those in the old one are confirmed.
 #[tokio::test]
 async fn fault_84_partitions_that_are_added_keep_the_order_of_a_key() -> Result<()> {
-    let server = Broker::private(Kafka::new()).await?;
+    let server = Broker::shared(Kafka::new()).await?;
     let brokers = server.bootstrap();
-    make(&brokers, "order", 1, &[]).await?;
+    let topic = "more-partitions";
+    make(&brokers, topic, 1, &[]).await?;
     let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
     let keys: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
     let mut all: Vec<Record> = Vec::new();
     let mut is_added = false;
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     loop {
         let records: Vec<Record> = (0..100).map(|at| event(&keys[at % keys.len()])).collect();
-        delivered(&mut sink, &records, "order").await;
+        delivered(&mut sink, &records, topic).await;
         all.extend(records);
         if !is_added {
-            let more = NewPartitions::new("order", 4);
-            for added in admin(&brokers)?.create_partitions([&more], &options()).await? {
-                added.map_err(|(_, code)| anyhow::anyhow!("{code}"))?;
-            }
+            add_partitions(&brokers, topic, 4).await?;
             is_added = true;
         }
         // It is looked at every few seconds.
         tokio::time::sleep(Duration::from_millis(200)).await;
         if all.len().is_multiple_of(1000)
-            && stored(&brokers, "order").await?.iter().any(|message| message.partition != 0)
+            && stored(&brokers, topic).await?.iter().any(|message| message.partition != 0)
         {
             break;
         }
         ensure!(begun.elapsed() < Duration::from_mins(2), "the new partitions are never used");
     }
-    let there = stored(&brokers, "order").await?;
+    let there = stored(&brokers, topic).await?;
     assert_eq!(there.len(), all.len(), "each is there once");
     for key in &keys {
         // Sorted by partition: what is in the first was there before anything went to another.
-        let expected: Vec<_> = all.iter().filter(|r| r.key.as_ref() == Some(key)).map(|r| r.id).collect();
-        assert_eq!(firsts(&there, key), expected, "{key}");
+        assert_eq!(firsts(&there, key), ids(&all, key), "{key}");
     }
+    Ok(())
+}
+
+/// The client library learns of new partitions in the midst of a batch: when a connection breaks, it asks. All of the batch goes where the
+/// first of it went all the same. In another partition a later event of a key could be there first.
+#[tokio::test]
+async fn fault_84_a_kafka_batch_keeps_to_the_partitions_that_it_began_with() -> Result<()> {
+    let Proxied { proxy, brokers, .. } = &Proxied::start().await?;
+    make(brokers, "order", 1, &[]).await?;
+    let patient = KafkaConfig { timeout: Span(Duration::from_mins(1)), ..config(brokers) };
+    let mut sink = KafkaSink::open(patient).await.unwrap();
+    delivered(&mut sink, &[event("a")], "order").await;
+    // More than the client's queue holds: the rest is handed over when the first are confirmed, and that is slow.
+    let records: Vec<Record> = (0..20_000).map(|at| event(["a", "b", "c"][at % 3])).collect();
+    let before = proxy.carried(Direction::ToServer);
+    proxy.throttle(200_000);
+    let change = async {
+        let begun = Instant::now();
+        while proxy.carried(Direction::ToServer) < before + 50_000 {
+            ensure!(begun.elapsed() < Duration::from_mins(1), "nothing is sent");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        add_partitions(brokers, "order", 4).await?;
+        proxy.heal();
+        proxy.cut();
+        Ok(())
+    };
+    let ((), changed) = tokio::join!(delivered(&mut sink, &records, "order"), change);
+    changed?;
+    let there = stored(brokers, "order").await?;
+    assert_eq!(there.len(), records.len() + 1, "each is there once");
+    assert!(there.iter().all(|message| message.partition == 0), "some went elsewhere");
     Ok(())
 }
 
@@ -168,9 +206,9 @@ async fn send_by_kcat(brokers: &str, topic: &str, keys: &[String]) -> Result<()>
 /// A key is where Kafka's own clients put it, so that events of a key meet what others have sent for it. `kcat` is told to choose as they do.
 #[tokio::test]
 async fn a_kafka_key_is_in_the_partition_that_others_choose_for_it() -> Result<()> {
-    let server = Broker::private(Kafka::new()).await?;
+    let server = Broker::shared(Kafka::new()).await?;
     let brokers = server.bootstrap();
-    for topic in ["ours", "others"] {
+    for topic in ["keys-ours", "keys-others"] {
         make(&brokers, topic, 7, &[]).await?;
     }
     let keys: Vec<String> = (0..100).map(|key| format!("key-{key}")).collect();
@@ -178,15 +216,15 @@ async fn a_kafka_key_is_in_the_partition_that_others_choose_for_it() -> Result<(
     let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
     // Each in a batch of its own, and all again in one: it is the key that counts.
     for record in &records {
-        delivered(&mut sink, std::slice::from_ref(record), "ours").await;
+        delivered(&mut sink, std::slice::from_ref(record), "keys-ours").await;
     }
-    delivered(&mut sink, &records, "ours").await;
-    send_by_kcat(&brokers, "others", &keys).await?;
+    delivered(&mut sink, &records, "keys-ours").await;
+    send_by_kcat(&brokers, "keys-others", &keys).await?;
     let partitions = |there: Vec<Stored>| -> BTreeSet<(String, i32)> {
         there.into_iter().map(|message| (message.key, message.partition)).collect()
     };
-    let ours = partitions(stored(&brokers, "ours").await?);
-    assert_eq!(ours, partitions(stored(&brokers, "others").await?));
+    let ours = partitions(stored(&brokers, "keys-ours").await?);
+    assert_eq!(ours, partitions(stored(&brokers, "keys-others").await?));
     assert_eq!(ours.len(), records.len(), "each key has one partition");
     Ok(())
 }
@@ -212,11 +250,6 @@ async fn a_kafka_topic_is_made_only_when_asked() -> Result<()> {
     let mut sink = KafkaSink::open(asked).await.unwrap();
     delivered(&mut sink, &records, "order").await;
     assert_eq!(stored(&brokers, "order").await?.len(), 1);
-    let metadata = admin(&brokers)?;
-    let partitions = tokio::task::spawn_blocking(move || {
-        let metadata = metadata.inner().fetch_metadata(Some("order"), Duration::from_secs(20))?;
-        anyhow::Ok(metadata.topics()[0].partitions().len())
-    });
-    assert_eq!(partitions.await??, 5);
+    assert_eq!(partitions_of(&brokers, "order").await?, 5);
     Ok(())
 }

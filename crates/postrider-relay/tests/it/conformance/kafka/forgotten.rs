@@ -8,7 +8,7 @@ use postrider_relay::sinks::kafka::KafkaSink;
 use postrider_testkit::{Broker, Kafka};
 
 use super::super::{delivered, event};
-use super::{config, firsts, make, stored};
+use super::{config, firsts, ids, make, stored};
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.exists() {
@@ -46,8 +46,7 @@ async fn fault_78_kafka_goes_on_with_a_new_producer_when_a_partition_went_back()
     delivered(&mut sink, &next, "order").await;
     let there = stored(&brokers, "order").await?;
     for key in ["a", "b"] {
-        let of_key = kept.iter().chain(&next).filter(|record| record.key.as_deref() == Some(key));
-        assert_eq!(firsts(&there, key), of_key.map(|record| record.id).collect::<Vec<_>>(), "{key}");
+        assert_eq!(firsts(&there, key), ids(kept.iter().chain(&next), key), "{key}");
     }
     Ok(())
 }

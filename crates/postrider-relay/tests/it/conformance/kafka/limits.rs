@@ -7,11 +7,7 @@ use postrider_relay::{Outcome, RefusalKind};
 use postrider_testkit::{Broker, Kafka};
 
 use super::super::{deliver, deliver_to, delivered, event};
-use super::{config, firsts, make, stored};
-
-fn large(key: &str, bytes: usize) -> Record {
-    Record { payload: format!(r#"{{"pad":"{}"}}"#, "x".repeat(bytes)), ..event(key) }
-}
+use super::{config, firsts, ids, large, make, stored};
 
 fn refused(outcome: &Outcome) -> Option<RefusalKind> {
     match outcome {
@@ -23,13 +19,13 @@ fn refused(outcome: &Outcome) -> Option<RefusalKind> {
 /// A topic that takes less than the client puts into one set: only what is itself too large is refused.
 #[tokio::test]
 async fn fault_81_kafka_refuses_what_is_too_large_and_nothing_else() -> Result<()> {
-    let server = Broker::private(Kafka::new()).await?;
+    let server = Broker::shared(Kafka::new()).await?;
     let brokers = server.bootstrap();
-    make(&brokers, "order", 1, &[("max.message.bytes", "10000")]).await?;
+    make(&brokers, "too-large", 1, &[("max.message.bytes", "10000")]).await?;
     let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
     let mut records: Vec<Record> = (0..30).map(|at| large(["a", "b"][at % 2], 1000)).collect();
     records[10] = large("a", 20_000);
-    let report = deliver(&mut sink, &records, "order").await;
+    let report = deliver(&mut sink, &records, "too-large").await;
     assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
     for (at, outcome) in report.outcomes.iter().enumerate() {
         match (at, at % 2) {
@@ -40,17 +36,40 @@ async fn fault_81_kafka_refuses_what_is_too_large_and_nothing_else() -> Result<(
     }
     // It has learned: sets are small from now on.
     let more: Vec<Record> = (0..30).map(|at| large(["a", "b"][at % 2], 1000)).collect();
-    delivered(&mut sink, &more, "order").await;
-    let there = stored(&brokers, "order").await?;
-    let expected = |key: &str| -> Vec<_> {
-        let delivered = report.outcomes.iter().map(|outcome| *outcome == Outcome::Delivered);
-        let first =
-            records.iter().zip(delivered).filter(|(_, delivered)| *delivered).map(|(record, _)| record);
-        first.chain(&more).filter(|r| r.key.as_deref() == Some(key)).map(|r| r.id).collect()
-    };
+    delivered(&mut sink, &more, "too-large").await;
+    let there = stored(&brokers, "too-large").await?;
+    let first = records.iter().zip(&report.outcomes).filter(|(_, outcome)| **outcome == Outcome::Delivered);
+    let expected: Vec<&Record> = first.map(|(record, _)| record).chain(&more).collect();
     for key in ["a", "b"] {
-        assert_eq!(firsts(&there, key), expected(key));
+        assert_eq!(firsts(&there, key), ids(expected.iter().copied(), key));
     }
+    Ok(())
+}
+
+/// A topic that is compacted takes nothing without a key. The broker says which ones it means; what was in a set with them is not refused.
+#[tokio::test]
+async fn fault_81_a_compacted_kafka_topic_refuses_events_without_a_key_and_nothing_else() -> Result<()> {
+    let server = Broker::shared(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    make(&brokers, "compacted", 1, &[("cleanup.policy", "compact")]).await?;
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let first = event("a");
+    delivered(&mut sink, std::slice::from_ref(&first), "compacted").await;
+    let keyless = || Record { key: None, ..event("a") };
+    let records = [event("a"), keyless(), event("b"), keyless(), event("a")];
+    let report = deliver(&mut sink, &records, "compacted").await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    for (record, outcome) in records.iter().zip(&report.outcomes) {
+        match &record.key {
+            Some(key) => assert_eq!(*outcome, Outcome::Delivered, "{key}"),
+            None => assert_eq!(refused(outcome), Some(RefusalKind::Rejected), "{outcome:?}"),
+        }
+    }
+    let there = stored(&brokers, "compacted").await?;
+    for key in ["a", "b"] {
+        assert_eq!(firsts(&there, key), ids([&first].into_iter().chain(&records), key));
+    }
+    assert_eq!(there.len(), 4, "{there:?}");
     Ok(())
 }
 
@@ -59,7 +78,7 @@ async fn fault_81_kafka_refuses_what_is_too_large_and_nothing_else() -> Result<(
 #[tokio::test]
 async fn fault_81_what_is_too_large_for_kafka_at_the_beginning_is_passed_by_nothing_of_its_key() -> Result<()>
 {
-    let server = Broker::private(Kafka::new()).await?;
+    let server = Broker::shared(Kafka::new()).await?;
     let brokers = server.bootstrap();
     for (topic, is_second) in [("first-producer", false), ("second-producer", true)] {
         make(&brokers, topic, 1, &[("max.message.bytes", "10000")]).await?;
@@ -78,9 +97,7 @@ async fn fault_81_what_is_too_large_for_kafka_at_the_beginning_is_passed_by_noth
         assert_eq!(refused(&report.outcomes[0]), Some(RefusalKind::TooLarge), "{report:?}");
         let there = stored(&brokers, topic).await?;
         for (key, passed) in [("a", &[][..]), ("b", &records[1..])] {
-            let expected = before.iter().chain(passed).filter(|record| record.key.as_deref() == Some(key));
-            let expected: Vec<_> = expected.map(|record| record.id).collect();
-            assert_eq!(firsts(&there, key), expected, "{key} in {topic}");
+            assert_eq!(firsts(&there, key), ids(before.iter().chain(passed), key), "{key} in {topic}");
         }
     }
     Ok(())
@@ -89,22 +106,23 @@ async fn fault_81_what_is_too_large_for_kafka_at_the_beginning_is_passed_by_noth
 /// A key whose events go to two topics, one of which does not take the first: what follows is not sent past it, to the other one.
 #[tokio::test]
 async fn a_kafka_key_does_not_pass_its_refused_event_by_another_topic() -> Result<()> {
-    let server = Broker::private(Kafka::new()).await?;
+    let server = Broker::shared(Kafka::new()).await?;
     let brokers = server.bootstrap();
-    make(&brokers, "small", 1, &[("max.message.bytes", "10000")]).await?;
-    make(&brokers, "other", 1, &[]).await?;
+    make(&brokers, "small-one", 1, &[("max.message.bytes", "10000")]).await?;
+    make(&brokers, "other-one", 1, &[]).await?;
     let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
-    for topic in ["small", "other"] {
+    for topic in ["small-one", "other-one"] {
         delivered(&mut sink, &[event("a")], topic).await;
     }
     let [first, large, behind, elsewhere] = [event("a"), large("a", 20_000), event("a"), event("b")];
-    let sent = [(&first, "small"), (&large, "small"), (&behind, "other"), (&elsewhere, "other")];
+    let sent =
+        [(&first, "small-one"), (&large, "small-one"), (&behind, "other-one"), (&elsewhere, "other-one")];
     let report = deliver_to(&mut sink, sent).await;
     assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
     let [one, refusal, two, three] = report.outcomes.as_slice() else { panic!("{report:?}") };
     assert_eq!(refused(refusal), Some(RefusalKind::TooLarge), "{report:?}");
     assert_eq!([one, two, three], [&Outcome::Delivered, &Outcome::NotSent, &Outcome::Delivered]);
-    assert_eq!(firsts(&stored(&brokers, "other").await?, "a").len(), 1, "one from before");
+    assert_eq!(firsts(&stored(&brokers, "other-one").await?, "a").len(), 1, "one from before");
     Ok(())
 }
 
@@ -156,19 +174,18 @@ async fn fault_81_a_kafka_topic_that_is_forbidden_concerns_its_events_alone() ->
 /// More than the client's queue holds: it is waited for room, and nothing is left out.
 #[tokio::test]
 async fn fault_82_a_full_queue_of_the_kafka_client_is_waited_for() -> Result<()> {
-    let server = Broker::private(Kafka::new()).await?;
+    let server = Broker::shared(Kafka::new()).await?;
     let brokers = server.bootstrap();
-    make(&brokers, "order", 2, &[]).await?;
+    make(&brokers, "full-queue", 2, &[]).await?;
     let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
     let keys = ["a", "b", "c"];
     let records: Vec<Record> = (0..25_000).map(|at| event(keys[at % 3])).collect();
-    delivered(&mut sink, &records, "order").await;
-    let there = stored(&brokers, "order").await?;
+    delivered(&mut sink, &records, "full-queue").await;
+    let there = stored(&brokers, "full-queue").await?;
     assert_eq!(there.len(), records.len());
     for key in keys {
         let stored = there.iter().filter(|message| message.key == key).map(|message| message.id);
-        let sent = records.iter().filter(|record| record.key.as_deref() == Some(key)).map(|record| record.id);
-        assert!(stored.eq(sent), "{key} is in order");
+        assert!(stored.eq(ids(&records, key)), "{key} is in order");
     }
     Ok(())
 }

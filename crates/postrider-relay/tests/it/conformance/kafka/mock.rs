@@ -13,7 +13,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use uuid::Uuid;
 
 use super::super::{carried, deliver, delivered, event};
-use super::{config, firsts, stored};
+use super::{config, firsts, ids, large, opened, stored};
 
 const TOPIC: &str = "order";
 
@@ -25,10 +25,6 @@ fn cluster(brokers: i32, partitions: i32) -> Result<MockCluster<'static, Default
 
 fn events(keys: &[&str], count: usize) -> Vec<Record> {
     (0..count).map(|at| event(keys[at % keys.len()])).collect()
-}
-
-fn ids(records: &[Record], key: &str) -> Vec<Uuid> {
-    records.iter().filter(|record| record.key.as_deref() == Some(key)).map(|record| record.id).collect()
 }
 
 /// The leader changes, and brokers go and come.
@@ -77,8 +73,8 @@ async fn fault_77_kafka_stops_a_key_at_what_was_not_confirmed_in_time() -> Resul
     let slow_key = slow.first().context("no key is in the first partition")?.clone();
     drop(sink);
 
-    let impatient = KafkaConfig { timeout: Span(Duration::from_secs(2)), ..patient.clone() };
-    let mut sink = KafkaSink::open(impatient).await.unwrap();
+    let impatient = KafkaConfig { timeout: Span(Duration::from_secs(4)), ..patient.clone() };
+    let mut sink = opened(&impatient).await;
     carried(&mut sink, &events(&["a", "b", "c", "d"], 8), TOPIC).await;
     cluster.broker_round_trip_time(1, Duration::from_secs(30))?;
     let records = events(&["a", "b", "c", "d"], 40);
@@ -129,13 +125,63 @@ async fn fault_78_kafka_goes_on_with_a_new_producer_after_a_fatal_error() -> Res
     Ok(())
 }
 
+/// What is on its way when the producer stops comes back to it, and is not sent by it any more: another does, in the same delivery.
+#[tokio::test]
+async fn fault_78_what_comes_back_to_a_kafka_producer_that_has_stopped_is_sent_by_another() -> Result<()> {
+    let cluster = cluster(1, 2)?;
+    let brokers = cluster.bootstrap_servers();
+    // What fills a set is sent at once, and the rest that much later.
+    let lingering = KafkaConfig { linger: Span(Duration::from_millis(200)), ..config(&brokers) };
+    let mut sink = KafkaSink::open(lingering).await.unwrap();
+    let keys = ["21", "abc"];
+    delivered(&mut sink, &keys.map(event), TOPIC).await;
+    let there: Vec<_> = stored(&brokers, TOPIC).await?.into_iter().map(|m| (m.partition, m.key)).collect();
+    assert_eq!(there, [(0, keys[0].to_owned()), (1, keys[1].to_owned())], "each has a partition of its own");
+    // Longer than that: both are on their way when the first is answered, and the second is answered later.
+    cluster.broker_round_trip_time(1, Duration::from_millis(400))?;
+    cluster.request_errors(
+        RDKafkaApiKey::Produce,
+        &[
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER,
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+        ],
+    );
+    delivered(&mut sink, &[large(keys[0], 1_000_000), event(keys[1])], TOPIC).await;
+    Ok(())
+}
+
+/// Of two sets of a key the first is to be sent again, and the second is refused, which ends the producer. Whether the second is really
+/// meant is tried when the first is there.
+#[tokio::test]
+async fn fault_81_what_kafka_may_have_refused_is_not_sent_before_what_precedes_it() -> Result<()> {
+    let cluster = cluster(1, 1)?;
+    let brokers = cluster.bootstrap_servers();
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    delivered(&mut sink, &[event("a")], TOPIC).await;
+    // Both are on their way when the first is answered.
+    cluster.broker_round_trip_time(1, Duration::from_millis(300))?;
+    cluster.request_errors(
+        RDKafkaApiKey::Produce,
+        &[
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE,
+        ],
+    );
+    // Two of them are more than a set.
+    let records = [large("a", 600_000), large("a", 600_000)];
+    delivered(&mut sink, &records, TOPIC).await;
+    cluster.broker_round_trip_time(1, Duration::ZERO)?;
+    assert_eq!(firsts(&stored(&brokers, TOPIC).await?, "a")[1..], ids(&records, "a"));
+    Ok(())
+}
+
 /// Not enough brokers are in sync: waited for, nothing is kept, nothing is lost. A real broker alone counts itself as enough.
 #[tokio::test]
 async fn fault_79_kafka_without_enough_replicas_is_waited_for() -> Result<()> {
     let cluster = cluster(1, 1)?;
     let brokers = cluster.bootstrap_servers();
     let impatient = KafkaConfig { timeout: Span(Duration::from_secs(2)), ..config(&brokers) };
-    let mut sink = KafkaSink::open(impatient).await.unwrap();
+    let mut sink = opened(&impatient).await;
     let first = events(&["a", "b"], 4);
     carried(&mut sink, &first, TOPIC).await;
     for error in [

@@ -66,7 +66,7 @@ async fn headers_that_do_not_fit_into_a_frame_of_rabbitmq_concern_their_event_al
     let server = Broker::private(RabbitMq::new().set("frame_max", 8192)).await?;
     let client = Client::connect(&server.url()).await?;
     listened(&client, "small", CLASSIC).await?;
-    let config = RabbitMqConfig { timeout: Span(Duration::from_secs(5)), ..config(&server, "small") };
+    let config = RabbitMqConfig { timeout: Span(Duration::from_secs(20)), ..config(&server, "small") };
     let mut sink = opened(&config).await;
     let records = [event("a"), event("b"), event("c")];
     let headers = [10, 20_000, 5_000].map(|size| ("X-Origin", "x".repeat(size)));
