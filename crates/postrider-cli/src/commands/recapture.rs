@@ -90,12 +90,8 @@ impl Recapture {
                 "{}: the events of {writes} are still missing (error {sqlstate})",
                 output::plain(relation)
             ));
-            if !exists(&mut connection, relation).await? {
-                output::say(&format!(
-                    "  there is no such table: if it was renamed, declare it by its new name, and in a database that was restored since also say \
-                     \"update postrider.capture_failures set relation = 'NEW' where relation = '{0}'\"; if it is gone, `postrider recapture --discard {0}`",
-                    output::plain(relation)
-                ));
+            if let Some(advice) = advice(&mut connection, relation).await? {
+                output::say(&format!("  {advice}"));
             }
         }
         if left.is_empty() {
@@ -134,12 +130,32 @@ impl Recapture {
     }
 }
 
-async fn exists(connection: &mut PgConnection, relation: &str) -> Result<bool, Failure> {
-    sqlx::query_scalar("select to_regclass($1) is not null")
-        .bind(relation)
-        .fetch_one(connection)
-        .await
-        .map_err(|error| Failure::from(postrider::log::Error::from(error)))
+/// What helps where no declared table is the one that something is kept of.
+async fn advice(connection: &mut PgConnection, relation: &str) -> Result<Option<String>, Failure> {
+    let (exists, is_captured): (bool, bool) = sqlx::query_as(
+        "select t.relid is not null,
+                exists (select from postrider.recorders r where r.purpose = 'record' and to_regclass(r.relation)
+                        in (select t.relid union all select a.relid from pg_partition_ancestors(t.relid) a))
+         from to_regclass($1) t (relid)",
+    )
+    .bind(relation)
+    .fetch_one(connection)
+    .await
+    .map_err(|error| Failure::from(postrider::log::Error::from(error)))?;
+    let relation = output::plain(relation);
+    Ok(match (exists, is_captured) {
+        (_, true) => None,
+        (true, false) => Some(format!(
+            "{relation} is captured no more: if it was a partition, attach it again, recapture and detach it, or say \
+             \"update postrider.capture_failures set relation = 'ITS TABLE', relid = null where relation = '{relation}'\"; \
+             if nobody is to hear of it, `postrider recapture --discard {relation}`"
+        )),
+        (false, false) => Some(format!(
+            "there is no such table: if it was renamed, declare it by its new name, and in a database that was restored since also say \
+             \"update postrider.capture_failures set relation = 'NEW' where relation = '{relation}'\", with the name of its table if it was \
+             a partition; if nobody is to hear of it, `postrider recapture --discard {relation}`"
+        )),
+    })
 }
 
 /// A write that is kept, for a person.

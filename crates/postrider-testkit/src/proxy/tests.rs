@@ -112,19 +112,28 @@ async fn a_half_open_connection_can_be_cut() {
 async fn delay_counts_both_ways_but_does_not_add_up() {
     let (proxy, mut client) = proxy().await;
     proxy.delay(Duration::from_millis(100));
-    let start = Instant::now();
     // Far more than one chunk: they travel together.
     let large = vec![7; 1_000_000];
-    let (mut from, mut to) = client.split();
-    let mut answer = vec![0; large.len()];
-    tokio::try_join!(to.write_all(&large), from.read_exact(&mut answer)).unwrap();
-    assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
+    let mut fastest = Duration::MAX;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let (mut from, mut to) = client.split();
+        let mut answer = vec![0; large.len()];
+        tokio::try_join!(to.write_all(&large), from.read_exact(&mut answer)).unwrap();
+        fastest = fastest.min(start.elapsed());
+    }
+    assert!(fastest >= Duration::from_millis(200), "{fastest:?}");
     // One chunk after the other would take 62 times 200 ms.
-    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    assert!(fastest < Duration::from_secs(6), "{fastest:?}");
     proxy.heal();
-    let start = Instant::now();
-    ask(&mut client, b"quick").await;
-    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+    // A machine that is busy with something else is so now and then; a delay that stays is there each time.
+    let mut fastest = Duration::MAX;
+    for _ in 0..20 {
+        let start = Instant::now();
+        ask(&mut client, b"quick").await;
+        fastest = fastest.min(start.elapsed());
+    }
+    assert!(fastest < Duration::from_millis(100), "{fastest:?}");
 }
 
 #[tokio::test]

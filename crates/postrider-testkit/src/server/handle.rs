@@ -310,7 +310,7 @@ fn remove(dir: &Path) -> Result<()> {
         match fs::remove_dir_all(dir) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !dir.exists() => return Ok(()),
-            Err(error) if start.elapsed() > Duration::from_secs(5) => {
+            Err(error) if start.elapsed() > Duration::from_mins(1) => {
                 return Err(error).with_context(|| format!("removing {}", dir.display()));
             }
             Err(_) => std::thread::sleep(POLL),

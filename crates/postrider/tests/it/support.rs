@@ -1,8 +1,8 @@
 //! Databases with the schema installed, and small helpers every test uses.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use postrider::log::{Batch, Reader, ReaderOptions, Start};
+use postrider::log::{Batch, Reader, ReaderOptions, Silence, Start};
 use postrider::schema::{self, Install};
 use postrider_testkit::{
     Database, PostgresServer, Process, Proxy, Settings, Signal, Template, Version, postgres, postgres_with,
@@ -77,8 +77,18 @@ pub async fn pool_through_proxy(database: &Database) -> (Proxy, PgPool) {
     (proxy, pool)
 }
 
+/// A reader that hears itself, where anybody is to wake it: on a machine that stands still for a second its test of that fails, and it would look
+/// for events by itself for as long as it lives.
 pub async fn open(database: &Database, options: ReaderOptions) -> Reader {
-    Reader::open(self::options(database).into(), options).await.unwrap()
+    let begun = Instant::now();
+    loop {
+        let reader = Reader::open(self::options(database).into(), options.clone()).await.unwrap();
+        if reader.silence() != Some(Silence::Deaf) {
+            return reader;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it never hears itself");
+        reader.close().await.unwrap();
+    }
 }
 
 /// The next batch, or a panic if none comes.

@@ -167,7 +167,8 @@ async fn fault_9_a_server_that_refuses_or_is_slow_is_tried_with_growing_pauses()
     let before = proxy.accepted();
     stays("it says so", Duration::from_secs(2), || reason(&relay).is_some()).await;
     let attempts = proxy.accepted() - before;
-    assert!((2..40).contains(&attempts), "{attempts} attempts in two seconds");
+    assert!(attempts < 40, "{attempts} attempts in two seconds");
+    eventually("it is tried again", || proxy.accepted() >= before + 2).await;
     proxy.heal();
     runs(&relay).await;
 

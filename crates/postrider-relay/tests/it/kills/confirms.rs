@@ -7,7 +7,7 @@ use rand::RngExt as _;
 
 use super::process::{Order, RelayProcess};
 use super::soak;
-use super::world::{MAX_IN_FLIGHT, World};
+use super::world::{LEASE, MAX_IN_FLIGHT, World};
 use crate::support::PATIENCE;
 
 /// Two relays; confirmations stop, one of the two is killed while some are owed to it, and everything goes on.
@@ -16,7 +16,8 @@ async fn killed_while_waiting(test: &str, how: Confirm, deadline: Duration) {
     let mut connection = world.database.connect().await.unwrap();
     let mut rng = world.seed.for_task(1000).rng();
     let load = super::load::start(&world);
-    let start = || RelayProcess::start(&Order { deadline, ..world.order() });
+    // A machine that stands still for a second takes no lanes from who lives: of each relay only one window comes again.
+    let start = || RelayProcess::start(&Order { deadline, lease: LEASE * 3, ..world.order() });
     let (mut victim, mut other) = (start(), start());
     for _ in 0..6 * soak() {
         let owes = async {

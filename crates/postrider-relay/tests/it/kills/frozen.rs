@@ -39,7 +39,7 @@ async fn fault_5_a_frozen_relay_settles_nothing_when_it_wakes() {
     let world = World::new("frozen").await;
     let mut connection = world.database.connect().await.unwrap();
     let load = super::load::start(&world);
-    let (mut one, mut other) = (world.relay(), world.relay());
+    let (mut one, mut other) = (world.steady_relay(), world.steady_relay());
     let freezes = 2 * soak();
     for _ in 0..freezes {
         world.until_lanes(one.number, 8, &mut connection).await;
@@ -64,7 +64,7 @@ async fn fault_5_a_frozen_relay_does_not_overtake_when_it_wakes() {
     let world = World::new("frozen with a backlog").await;
     let mut connection = world.database.connect().await.unwrap();
     let load = super::load::start(&world);
-    let (mut one, mut other) = (world.relay(), world.relay());
+    let (mut one, mut other) = (world.steady_relay(), world.steady_relay());
     let freezes = 2 * soak();
     for _ in 0..freezes {
         world.until_lanes(one.number, 8, &mut connection).await;

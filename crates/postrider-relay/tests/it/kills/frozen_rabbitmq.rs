@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use super::frozen::never_back;
 use super::process::{EXCHANGE, Order, RelayProcess};
 use super::soak;
-use super::world::{MAX_IN_FLIGHT, World};
+use super::world::{LEASE, MAX_IN_FLIGHT, World};
 use crate::conformance::rabbitmq::client::{Client, QUORUM};
 use crate::support::PATIENCE;
 
@@ -63,7 +63,9 @@ impl Rider {
     async fn start(world: &World, server: &Broker<RabbitMq>) -> Self {
         let way = Proxy::start(server.address()).await.unwrap();
         let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", way.port());
-        let process = RelayProcess::start(&Order { rabbitmq: Some(url), ..world.order() });
+        // A machine that stands still for a second takes no lanes from it. For much longer the server would not wait for a frozen one.
+        let order = Order { rabbitmq: Some(url), lease: LEASE * 3, ..world.order() };
+        let process = RelayProcess::start(&order);
         Self { process, way }
     }
 

@@ -87,9 +87,10 @@ impl World {
         RelayProcess::start(&self.order())
     }
 
-    /// One that does not lose its lanes to a machine which stands still for a second: where nothing at all may come twice.
+    /// One that does not lose its lanes to a machine which stands still for some seconds: where nothing may come twice but for what the
+    /// test does.
     pub fn steady_relay(&self) -> RelayProcess {
-        RelayProcess::start(&Order { lease: LEASE * 3, ..self.order() })
+        RelayProcess::start(&Order { lease: LEASE * 6, ..self.order() })
     }
 
     /// Everything that is settled now.

@@ -1,12 +1,22 @@
 //! Lanes that go to a relay that has come: when, and what is sent before by the one that had them.
 
+use std::time::Duration;
+
 use postrider_relay::sink::BoxFuture;
 use postrider_relay::sinks::{Custom, Target};
-use postrider_relay::{Message, Outcome, Report, Sink, Unavailable, UnavailableKind};
+use postrider_relay::{Message, Outcome, Relay, Report, Sink, Unavailable, UnavailableKind};
+use postrider_testkit::Database;
 use tokio::sync::watch;
 
-use super::{Gated, SOON, first, lanes, waits};
-use crate::support::{Answer, Probe, assert_in_order, database, emit, emit_many, sink, start, until};
+use super::{Gated, SOON, lanes, waits};
+use crate::support::{Answer, Probe, assert_in_order, database, emit, emit_many, settings, sink, until};
+
+/// A relay that loses no lane to a machine that stands still for some seconds: whatever goes to the other is handed over.
+fn steady(database: &Database, target: Target) -> Relay {
+    let mut settings = settings(database, vec![sink("probe", target)]);
+    settings.log.lease = Duration::from_secs(9);
+    Relay::start(settings).unwrap()
+}
 
 /// Whoever has read far ahead of a sink that is slow, or away for it alone, does not keep others from helping.
 #[tokio::test(flavor = "multi_thread")]
@@ -15,10 +25,10 @@ async fn lanes_are_handed_over_before_all_that_was_read_of_them_is_delivered() {
     let mut admin = database.connect().await.unwrap();
     emit_many(&mut admin, 0, 2_000, 200).await;
     let (away, here) = (Probe::answering(|_| Answer::Unavailable), Probe::new());
-    let one = first(&database, sink("probe", away.target()));
+    let one = steady(&database, away.target());
     waits(&one).await;
     lanes(&one, 16).await;
-    let other = start(&database, vec![sink("probe", here.target())]);
+    let other = steady(&database, here.target());
     lanes(&other, 8).await;
     let theirs: i64 = sqlx::query_scalar("select count(*) from postrider.events where lane = any ($1)")
         .bind(&other.status()[0].lanes)
@@ -87,11 +97,11 @@ async fn what_is_missing_before_something_delivered_is_sent_before_its_lane_is_h
         let partly = partly.clone();
         Box::pin(async move { Ok(Box::new(partly) as Box<dyn Sink>) })
     }));
-    let one = first(&database, sink("probe", target));
+    let one = steady(&database, target);
     emit(&mut admin, "1", Some(&keys[0])).await;
     emit(&mut admin, "2", Some(&keys[1])).await;
     one_probe.wait_for(1).await;
-    let other = start(&database, vec![sink("probe", other_probe.target())]);
+    let other = steady(&database, other_probe.target());
     lanes(&other, 7).await;
     open.send(true).unwrap();
     lanes(&other, 8).await;

@@ -275,3 +275,36 @@ async fn what_is_kept_elsewhere_is_known_by_its_name() {
     assert_eq!(capture::recapture(&mut connection, &declared[0]).await.unwrap().writes, 1);
     assert_eq!(types(&mut connection).await, ["order.created"]);
 }
+
+/// What was kept of a partition that has left its table is recorded when its line names the table, as `postrider recapture` advises.
+#[tokio::test]
+async fn what_is_kept_of_a_partition_that_has_left_is_recorded_under_its_table() {
+    let declared = [orders()];
+    let (_database, mut connection) = captured(
+        "create table public.orders (id int primary key, note text) partition by range (id);
+         create table public.orders_1 partition of orders for values from (0) to (10);
+         create table public.orders_2 partition of orders for values from (10) to (20)",
+        &declared,
+    )
+    .await;
+    let connection = &mut connection;
+    execute(
+        connection,
+        "alter table orders rename note to remark; insert into orders values (1, 'a'), (11, 'b');
+         alter table orders detach partition orders_1; drop table orders_2",
+    )
+    .await;
+    assert_eq!(kept(connection).await, 2);
+    capture::apply(connection, &declared, false).await.unwrap();
+    assert_eq!(kept(connection).await, 2, "nobody has said whose they are");
+    execute(connection, "update postrider.capture_failures set relation = 'public.orders', relid = null where relation = 'public.orders_1'").await;
+    execute(
+        connection,
+        "update postrider.capture_failures set relation = 'public.orders' where relation = 'public.orders_2'",
+    )
+    .await;
+    capture::recapture(connection, &orders()).await.unwrap();
+    let data: Vec<Value> = told(connection).await.into_iter().map(|(_, data)| data).collect();
+    assert_eq!(data, [json!({"id": 1, "remark": "a"}), json!({"id": 11, "remark": "b"})]);
+    assert_eq!(kept(connection).await, 0);
+}

@@ -1,7 +1,7 @@
 //! Behind RabbitMQ.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lapin::options::{
@@ -237,7 +237,16 @@ async fn a_dead_letter_behind_rabbitmq_that_is_published_again_takes_effect() {
     assert_eq!(forgotten, 1);
     let place = format!("{consumer}.dead");
     let channel = &tested.channel;
-    let got = channel.basic_get(place.as_str().into(), BasicGetOptions::default()).await.unwrap().unwrap();
+    // Looking at it took it out, and it is back a moment later.
+    let begun = Instant::now();
+    let got = loop {
+        let got = channel.basic_get(place.as_str().into(), BasicGetOptions::default()).await.unwrap();
+        if let Some(got) = got {
+            break got;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the dead letter is gone");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     let (exchange, options) = (tested.exchange.as_str().into(), BasicPublishOptions::default());
     let properties = got.delivery.properties.clone();
     let moved = channel.basic_publish(exchange, "".into(), options, &got.delivery.data, properties);
@@ -252,7 +261,8 @@ async fn a_dead_letter_behind_rabbitmq_that_is_published_again_takes_effect() {
 async fn what_lies_in_a_queue_of_rabbitmq_for_too_long_goes_to_the_dead_letters_for_a_time() {
     let tested = tested().await;
     let consumer = unique("away");
-    let source = tested.source().keep(Duration::from_millis(200)).keep_dead(Duration::from_secs(4));
+    // So long with the dead letters that a machine which stands still for some seconds does not keep it from being seen there.
+    let source = tested.source().keep(Duration::from_millis(200)).keep_dead(Duration::from_secs(15));
     make(&source, &consumer).await;
     tested.publish(&[Letter::payment(1, "a")]).await;
     let dead = format!("{consumer}.dead");

@@ -1,5 +1,7 @@
 //! PgBouncer in transaction mode.
 
+use std::time::Instant;
+
 use postrider::log::bell::Bell;
 use postrider::log::{Error, Hint, Reader, Silence};
 use postrider::{Event, emit};
@@ -7,7 +9,7 @@ use postrider_testkit::PgBouncer;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
-use crate::support::{database, options, reading, run};
+use crate::support::{PATIENCE, database, options, reading, run};
 
 /// Reading needs settings that stay in the session, and in transaction mode they do not; worse, they stay in somebody else's. (Set
 /// by SET, as it was once: the next application that came through the pool ran with `enable_seqscan = off` and a timeout.)
@@ -56,8 +58,11 @@ async fn fault_26_a_deaf_listener_is_found_out() {
     let mut direct = database.connect().await.unwrap();
     let bell = Bell::hang(&through, &mut direct, Hint::Auto).await.unwrap();
     assert_eq!(bell.silence(), Some(Silence::Deaf));
-    let bell = Bell::hang(&options(&database), &mut direct, Hint::Auto).await.unwrap();
-    assert_eq!(bell.silence(), None);
+    // It hears itself within a second, unless the machine stands still for longer.
+    let begun = Instant::now();
+    while Bell::hang(&options(&database), &mut direct, Hint::Auto).await.unwrap().silence().is_some() {
+        assert!(begun.elapsed() < PATIENCE, "it never hears itself");
+    }
 }
 
 #[tokio::test]

@@ -82,9 +82,13 @@ async fn a_claim_costs_the_same_however_many_jobs_are_cancelled() {
         "insert into postrider.job_cancelled select 1000000 + n from generate_series(1, 50000) n",
     )
     .await;
-    let after = fastest_claim(&mut connection).await;
-    assert!(
-        after < before * 4 + Duration::from_millis(50),
-        "{before:?} without, {after:?} with cancelled jobs"
-    );
+    // What each of them costs is paid each time, what the machine does beside only now and then.
+    let mut after = Duration::MAX;
+    for _ in 0..3 {
+        after = after.min(fastest_claim(&mut connection).await);
+        if after < before * 4 + Duration::from_millis(50) {
+            return;
+        }
+    }
+    panic!("{before:?} without, {after:?} with cancelled jobs");
 }

@@ -24,7 +24,8 @@ async fn wait(context: &mut JobContext, job: Job<Value>) -> HandlerResult {
 async fn a_claim_whose_answer_was_lost_runs_out_beside_a_long_job() {
     let database = database().await;
     let mut connection = database.connect().await.unwrap();
-    let options = WorkerOptions { concurrency: 2, lease: Some(Duration::from_secs(2)), ..quick() };
+    // So long that the long job is not lost to a machine that stands still for some seconds.
+    let options = WorkerOptions { concurrency: 2, lease: Some(Duration::from_secs(6)), ..quick() };
     let worker = Worker::new(pool(&database).await).options(options).state(Semaphore::new(0));
     let working = Working::start(worker.handle("long", wait).handle("short", wait));
     run(&mut connection, "select postrider.enqueue('long', '{}')").await;
@@ -36,7 +37,7 @@ async fn a_claim_whose_answer_was_lost_runs_out_beside_a_long_job() {
     run(&mut connection, "select postrider.enqueue('short', '{}')").await;
     let lost: i64 = one(
         &mut tx,
-        "select c.claim from (select worker from postrider.job_claims limit 1) w, postrider.claim_jobs(worker => w.worker, lease => '2 seconds') c",
+        "select c.claim from (select worker from postrider.job_claims limit 1) w, postrider.claim_jobs(worker => w.worker, lease => '6 seconds') c",
     )
     .await;
     tx.commit().await.unwrap();

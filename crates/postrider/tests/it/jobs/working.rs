@@ -108,7 +108,7 @@ async fn every_outcome_is_what_it_says() {
     let stranger =
         enqueue(&mut connection, &NewJob::new("unknown", &()).unwrap().max_attempts(1)).await.unwrap();
     let options =
-        WorkerOptions { timeout: Some(Duration::from_secs(3)), name: "tester".to_owned(), ..quick() };
+        WorkerOptions { timeout: Some(Duration::from_secs(10)), name: "tester".to_owned(), ..quick() };
     let working = Working::start(
         Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey),
     );

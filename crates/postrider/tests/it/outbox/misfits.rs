@@ -161,7 +161,7 @@ async fn by_trigger_many_that_are_in_the_log_are_looked_past_at_once() {
     let options = session::well_mannered(database.url().parse().unwrap());
     let mut connection = PgConnection::connect_with(&options).await.unwrap();
     // It takes 0.1 s, the other way more than a minute.
-    execute(&mut connection, "set statement_timeout = '15s'").await;
+    execute(&mut connection, "set statement_timeout = '30s'").await;
     look(&mut connection, &declared).await;
     assert_eq!(outbox::misfits(&mut connection).await.unwrap(), []);
 }

@@ -66,8 +66,11 @@ async fn touched(connection: &mut PgConnection, mode: &str) -> Vec<i64> {
         let parameters = [(":reader", READER), (":ids", &ids), (":keys", &keys), (":places", &places)]
             .into_iter()
             .fold(parameters.to_owned(), |text, (name, value)| text.replace(name, &format!("'{value}'")));
-        let prepare =
-            format!("begin; set local plan_cache_mode = {mode}; prepare {name} ({types}) as {statement}");
+        // However long the machine stands still in the middle of it.
+        let prepare = format!(
+            "begin; set local idle_in_transaction_session_timeout = 0; set local plan_cache_mode = {mode};
+             prepare {name} ({types}) as {statement}"
+        );
         sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *connection).await.unwrap();
         touched.push(buffers(&plan_of(connection, &format!("execute {name} ({parameters})")).await));
         let end = format!("rollback; deallocate {name}");

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{Past, assert_refused, past, read_all};
 use crate::faults::until;
-use crate::support::{database, emit, next, open, reading, run};
+use crate::support::{PATIENCE, database, emit, next, open, reading, run};
 
 /// Begins a rebase in a session of its own.
 async fn begin(database: &Database) -> JoinHandle<Result<Applied, Error>> {
@@ -70,7 +70,7 @@ async fn gives_up_on_a_writer_that_does_not_end() {
     assert_refused(&database, "a rebase was begun and has not ended").await;
 
     run(&mut writer, "commit").await;
-    rebase::apply_within(&mut other, Alive::Refuse, patience).await.unwrap();
+    rebase::apply_within(&mut other, Alive::Refuse, PATIENCE).await.unwrap();
     assert_eq!(read_all(&database, "test").await.get("open"), Some(&1));
     let found = read_all(&database, "idle").await;
     assert_eq!(found.len(), past.emitted.len() + 1);

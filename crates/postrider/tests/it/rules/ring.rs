@@ -395,7 +395,7 @@ async fn readers_do_not_queue_behind_the_rotator() {
     // A queued request makes everybody wait behind it.
     let queued = tokio::spawn(async move {
         let _ = sqlx::raw_sql(
-            "begin; set local lock_timeout = '5s'; lock table postrider.events_1 in access exclusive mode",
+            "begin; set local lock_timeout = '2min'; lock table postrider.events_1 in access exclusive mode",
         )
         .execute(&mut rotator)
         .await;

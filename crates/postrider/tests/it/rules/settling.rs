@@ -53,7 +53,11 @@ async fn the_bound_is_taken_after_the_read_returned() {
         let mut writer = database.connect().await.unwrap();
         let mut reader = Hand::open(&database).await;
         if xid_before_read {
-            run(&mut reader.connection, "begin; select pg_current_xact_id()").await;
+            run(
+                &mut reader.connection,
+                "begin; set local idle_in_transaction_session_timeout = 0; select pg_current_xact_id()",
+            )
+            .await;
         }
         run(&mut writer, "begin").await;
         emit(&mut writer, "in between", "a").await;
@@ -189,7 +193,8 @@ async fn a_cursor_is_appended_and_not_updated() {
 async fn a_reader_that_lost_its_lanes_lets_go_of_them() {
     let database = database().await;
     let mut options = reading("by hand");
-    options.lease = Duration::from_secs(3);
+    // Its next heartbeat, after a third of that, must not come before the other one has them.
+    options.lease = Duration::from_secs(15);
     let reader = open(&database, options).await;
     assert_eq!(reader.lanes().len(), 16);
     let mut admin = database.connect().await.unwrap();
@@ -198,17 +203,17 @@ async fn a_reader_that_lost_its_lanes_lets_go_of_them() {
     assert_eq!(taken.cursors.len(), 16);
     let lets_go = async {
         while !reader.lanes().is_empty() {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(PATIENCE, lets_go).await.expect("it holds on to lanes of another");
 }
 
-/// Whoever stands by hears of it, and does not wait for its next heartbeat, which is twenty seconds away.
+/// Whoever stands by hears of it, and does not wait for its next heartbeat, which is more than a minute away.
 #[tokio::test]
 async fn lanes_that_are_handed_back_are_taken_at_once() {
     let database = database().await;
-    let options = || ReaderOptions { lease: Duration::from_mins(1), alone: true, ..reading("handed over") };
+    let options = || ReaderOptions { lease: Duration::from_mins(5), alone: true, ..reading("handed over") };
     let first = open(&database, options()).await;
     let mut second = open(&database, options()).await;
     assert_eq!((first.lanes().len(), second.lanes().len()), (16, 0));
@@ -218,7 +223,7 @@ async fn lanes_that_are_handed_back_are_taken_at_once() {
             second.changed().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), takes).await.expect("it waits for its heartbeat");
+    tokio::time::timeout(Duration::from_mins(1), takes).await.expect("it waits for its heartbeat");
     assert_eq!(second.lanes().len(), 16);
 }
 

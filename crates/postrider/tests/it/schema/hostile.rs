@@ -146,11 +146,11 @@ async fn installing_again_waits_for_no_writer_and_lets_none_wait() {
     run(&mut writer, "begin").await;
     emit(&mut writer, "open", "k").await;
     let mut installer = database.connect().await.unwrap();
-    run(&mut installer, "set lock_timeout = '1s'").await;
+    run(&mut installer, "set lock_timeout = '20s'").await;
     let install = Install { max_payload: Some(1_000_000), ..Install::default() };
     // In one transaction with the installer's locks still held, another writer goes on.
     let mut other = database.connect().await.unwrap();
-    run(&mut other, "set lock_timeout = '1s'").await;
+    run(&mut other, "set lock_timeout = '20s'").await;
     schema::install(&mut installer, &install).await.unwrap();
     emit(&mut other, "meanwhile", "k").await;
     let script = schema::script(&install);

@@ -11,29 +11,35 @@ use rand::RngExt;
 use super::Storm;
 use crate::support::{options, reading};
 
+/// How many events of a lane a reader takes at once: each of the first has another, and later ones any of these.
+pub(super) const PAGES: [u32; 3] = [1, 3, 1000];
+
 /// How long a reader waits before it asks whether the storm is over.
 const GLANCE: Duration = Duration::from_millis(300);
 
 /// One of several readers of a sink. It settles parts of what it was given, and now and then dies with the rest in hand.
-pub(super) async fn mortal(storm: Arc<Storm>, receipts: Arc<Receipts>, number: u32, page: u32) {
+pub(super) async fn mortal(storm: Arc<Storm>, receipts: Arc<Receipts>, number: u32) {
     let mut rng = storm.seed.for_task(1000 + u64::from(number)).rng();
-    let mut reader = born(&storm, page).await;
+    let mut reader = born(&storm, PAGES[number as usize]).await;
     while !storm.is_quiet() {
         let Ok(batch) = tokio::time::timeout(GLANCE, reader.next()).await else { continue };
         let batch = batch.unwrap();
         for record in batch.records() {
             receive(&receipts, record);
         }
-        if rng.random_bool(0.02) {
+        if rng.random_bool(0.05) {
             // What was read ahead and not taken is nobody's yet: only the batch in hand can come twice.
             storm.allowed_twice.fetch_add(batch.len(), Ordering::Relaxed);
-            if rng.random_bool(0.5) {
-                // Dead without a word: the lanes come free when the lease runs out.
+            if rng.random_bool(0.2) {
+                // Dead without a word: the lanes come free when the lease runs out. With every second death like that they lay idle
+                // for most of the time.
                 drop(reader);
             } else {
                 let _ = reader.close().await;
             }
-            reader = born(&storm, page).await;
+            storm.deaths.fetch_add(1, Ordering::Relaxed);
+            // With another page: lanes that only ever met the smallest would keep the storm waiting.
+            reader = born(&storm, PAGES[rng.random_range(0..PAGES.len())]).await;
             continue;
         }
         // In two steps, so that progress is stored at any point inside a page.

@@ -83,11 +83,18 @@ async fn fault_76_one_kafka_broker_that_is_away_is_not_all_of_them() -> Result<(
     delivered(&mut sink, &[event("a")], "order").await;
 
     let nobody = config(&format!("{away},{also_away}"));
-    let begun = Instant::now();
-    let why = KafkaSink::open(nobody.clone()).await.err().context("somebody is there")?;
-    assert_eq!(why.kind, UnavailableKind::Connection, "{why:?}");
-    assert!(begun.elapsed() < nobody.timeout.0 / 2, "it took {:?} to notice", begun.elapsed());
-    Ok(())
+    let mut fastest = Duration::MAX;
+    // Who waits although nobody is there does so each time; a busy machine is late now and then.
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let why = KafkaSink::open(nobody.clone()).await.err().context("somebody is there")?;
+        assert_eq!(why.kind, UnavailableKind::Connection, "{why:?}");
+        fastest = fastest.min(begun.elapsed());
+        if fastest < nobody.timeout.0 / 2 {
+            return Ok(());
+        }
+    }
+    panic!("it took {fastest:?} to notice");
 }
 
 /// What a producer still has when it is given up never comes, after a delivery that was dropped as after one that took too long: what is newer

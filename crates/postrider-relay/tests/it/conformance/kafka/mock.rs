@@ -73,7 +73,7 @@ async fn fault_77_kafka_stops_a_key_at_what_was_not_confirmed_in_time() -> Resul
     let slow_key = slow.first().context("no key is in the first partition")?.clone();
     drop(sink);
 
-    let impatient = KafkaConfig { timeout: Span(Duration::from_secs(4)), ..patient.clone() };
+    let impatient = KafkaConfig { timeout: Span(Duration::from_secs(8)), ..patient.clone() };
     let mut sink = opened(&impatient).await;
     carried(&mut sink, &events(&["a", "b", "c", "d"], 8), TOPIC).await;
     cluster.broker_round_trip_time(1, Duration::from_secs(30))?;
