@@ -1,3 +1,6 @@
+-- Whatever the database or the role has for its sessions.
+set transaction read write;
+set local statement_timeout = 0;
 -- A name that is not qualified is the server's: nobody's function of the same name runs with the rights of whoever installs.
 set local search_path = pg_catalog, pg_temp;
 set local client_min_messages = warning;

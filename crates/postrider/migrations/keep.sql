@@ -5,9 +5,11 @@ declare
     max_payload text := nullif(current_setting('postrider.install.max_payload'), '');
     found       text;
 begin
-    if getdatabaseencoding() = 'SQL_ASCII' then
-        raise exception using errcode = '0A000', message = 'postrider: this database has the encoding SQL_ASCII',
-            detail = 'It accepts bytes that are no text in any encoding, and such an event could not be read.',
+    -- One byte that has no equivalent there (0x81 in WIN1252) would stop every reader at its event, and what brokers say of an event could not
+    -- be stored beside it.
+    if getdatabaseencoding() <> 'UTF8' then
+        raise exception using errcode = '0A000', message = format('postrider: this database has the encoding %s', getdatabaseencoding()),
+            detail = 'Events leave in UTF8, and not everything that such a database takes can be told in it, nor the other way round.',
             hint = 'Use a database with the encoding UTF8.';
     end if;
     if to_regprocedure('postrider.schema_version()') is not null then

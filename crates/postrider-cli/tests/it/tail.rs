@@ -161,6 +161,26 @@ async fn goes_on_where_it_was_after_the_server_was_away() {
     }
 }
 
+/// What it has shown is on disk: a crash takes none of it back, and what comes later under the same numbers is not taken for it.
+#[tokio::test]
+async fn shows_nothing_that_a_crash_takes_back() {
+    let settings = Settings::for_tests().set("wal_writer_delay", "10s").set("wal_writer_flush_after", 0);
+    let server = PostgresServer::private(Version::default(), settings).await.unwrap();
+    let database = server.database(&Template::empty()).await.unwrap();
+    on(&database, &["init"]).expect(0);
+    let mut following = Following::start(&database, &[]).await;
+    run(&database, "set synchronous_commit = off; select postrider.emit('before', '1', key => 'a')").await;
+    assert_eq!(following.types(1), ["before"]);
+    server.crash().await.unwrap();
+    server.start().await.unwrap();
+    assert_eq!(
+        ask(&database, "select count(*)::text from postrider.events where type = 'before'").await,
+        "1"
+    );
+    emit(&database, "behind", "a").await;
+    assert_eq!(following.types(1), ["behind"]);
+}
+
 /// More than pipes and sockets hold is asked for, so that the loss comes in the middle of it.
 #[tokio::test]
 async fn goes_on_in_the_middle_of_the_past() {

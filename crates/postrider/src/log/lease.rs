@@ -94,13 +94,22 @@ pub async fn balance(
     held: &[i16],
     busy: &[i16],
 ) -> Result<(Option<(Tenure, BTreeMap<i16, Cursor>)>, Vec<i16>)> {
-    balance_by(connection, reader, tenure, held, busy, share::decide).await
+    balance_by(connection, reader, tenure, held, busy, share::decide, Silence::No).await
+}
+
+/// Whether a reader was silent for longer than its lease before its last heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Silence {
+    /// Nobody can have missed it.
+    No,
+    /// Somebody may be taking its lanes just now.
+    Perhaps,
 }
 
 /// How a reader decides which lanes should be its own.
 pub type Sharing = fn(Uuid, &BTreeMap<i16, Option<Uuid>>, &[Uuid]) -> share::Decision;
 
-/// As [`balance`], sharing in another way.
+/// As [`balance`], sharing in another way, and after a silence.
 pub async fn balance_by(
     connection: &mut PgConnection,
     reader: Uuid,
@@ -108,12 +117,15 @@ pub async fn balance_by(
     held: &[i16],
     busy: &[i16],
     sharing: Sharing,
+    silence: Silence,
 ) -> Result<(Option<(Tenure, BTreeMap<i16, Cursor>)>, Vec<i16>)> {
     // Without a lock first: nearly always nothing changes, and a lock leaves WAL behind that somebody has to flush before the next
-    // event may be handed out.
-    let planned = plan(connection, reader, tenure, held, busy, sharing).await?;
-    if planned.is_unchanged {
-        return Ok((None, planned.surplus));
+    // event may be handed out. Not after a silence: who takes the lanes has the lock and has not committed, and two would send their events.
+    if silence == Silence::No {
+        let planned = plan(connection, reader, tenure, held, busy, sharing).await?;
+        if planned.is_unchanged {
+            return Ok((None, planned.surplus));
+        }
     }
     let mut transaction = connection.begin().await?;
     // Leases of one sink change one after another.

@@ -15,6 +15,7 @@ use crate::{capture, inbox};
 use super::bell::Bell;
 use super::error::{Error, Result};
 use super::lanes::{Lanes, Place};
+use super::lease::Silence;
 use super::page_size::{PageSize, Request};
 use super::progress::Tenure;
 use super::reader::{ReaderOptions, SharedWishes, Wishes};
@@ -148,6 +149,7 @@ impl Link {
         self.next_heartbeat = now + options.lease / 3;
         let (connection, sink, report) = (&mut self.connection, self.tenure.sink, report.borrow().clone());
         lease::heartbeat_with(connection, reader, &options.name, sink, options.lease, &report).await?;
+        let silence = if Instant::now() < self.lease_ends { Silence::No } else { Silence::Perhaps };
         self.lease_ends = now + options.lease;
         if self.told.is_due(&report, now) {
             lease::tell_in_flight(&mut self.connection, reader, &report).await?;
@@ -183,6 +185,7 @@ impl Link {
             &self.lanes.numbers(),
             &busy,
             sharing,
+            silence,
         )
         .await?;
         self.lanes.retire(surplus);

@@ -185,15 +185,21 @@ pub async fn empty(connection: &mut PgConnection, slot: i16, retention: Retentio
     if let Some(reason) = objection(connection, slot, retention).await? {
         return Ok(Some(reason));
     }
-    if !lock(connection, &format!("events_{slot}")).await? {
-        return Ok(Some(Reason::InUse));
+    let mut savepoint = connection.begin().await?;
+    let refused = if lock(&mut savepoint, &format!("events_{slot}")).await? {
+        // Again, as a statement of its own whose snapshot is younger than the lock: with it no open transaction has written there.
+        objection(&mut savepoint, slot, retention).await?
+    } else {
+        Some(Reason::InUse)
+    };
+    if refused.is_some() {
+        // The lock goes with it: readers are not to wait for it while the other slots are looked at.
+        savepoint.rollback().await?;
+    } else {
+        truncate(&mut savepoint, &format!("events_{slot}")).await?;
+        savepoint.commit().await?;
     }
-    // Again, as a statement of its own whose snapshot is younger than the lock: with it no open transaction has written there.
-    if let Some(reason) = objection(connection, slot, retention).await? {
-        return Ok(Some(reason));
-    }
-    truncate(connection, &format!("events_{slot}")).await?;
-    Ok(None)
+    Ok(refused)
 }
 
 async fn objection(connection: &mut PgConnection, slot: i16, retention: Retention) -> Result<Option<Reason>> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::log::cursor::Cursor;
-use postrider::log::{self, Record, round};
+use postrider::log::{self, Record, flush, round};
 use sqlx::{Connection as _, PgConnection, Row as _};
 use time::OffsetDateTime;
 
@@ -136,6 +136,9 @@ impl Follow {
             // All lanes are read together, so they always share a snapshot.
             let round = round::read(&mut transaction, round::READ, self.lanes, &self.cursors, PAGE).await?;
             transaction.commit().await?;
+            // A crash takes back what is not on disk, and hands its numbers out again: neither is it shown, nor does a cursor that
+            // outlives its connection move past it.
+            flush::until_durable(connection, round.facts.inserted, round.facts.flushed).await?;
             let mut records = Vec::with_capacity(round.len());
             for (lane, page) in round.pages {
                 records.extend(page.records);

@@ -161,11 +161,29 @@ async fn installing_again_waits_for_no_writer_and_lets_none_wait() {
     run(&mut writer, "commit").await;
 }
 
+/// What a database has for its sessions by default is no reason to fail.
 #[tokio::test]
-async fn a_database_in_another_encoding_is_installed() {
+async fn defaults_of_the_database_fail_no_installer() {
+    let database = postgres(Version::default()).await.unwrap().database(&Template::empty()).await.unwrap();
+    let mut admin = database.connect().await.unwrap();
+    let name = database.name();
+    sqlx::raw_sql(AssertSqlSafe(format!("alter database {name} set default_transaction_read_only = on")))
+        .execute(&mut admin)
+        .await
+        .unwrap();
+    let mut connection = database.connect().await.unwrap();
+    schema::install(&mut connection, &Install::default()).await.unwrap();
+    run(&mut admin, "begin; drop schema postrider cascade; commit").await;
+    sqlx::raw_sql(AssertSqlSafe(schema::script(&Install::default()))).execute(&mut connection).await.unwrap();
+    assert_eq!(schema::version(&mut admin).await.unwrap(), Some(schema::NEWEST));
+}
+
+/// One event with a byte that UTF8 has no equivalent for would stop every reader for ever.
+#[tokio::test]
+async fn a_database_in_another_encoding_is_refused() {
     let server = postgres(Version::default()).await.unwrap();
     let mut admin = PgConnection::connect(&server.url("postgres")).await.unwrap();
-    for encoding in ["LATIN1", "EUC_JP"] {
+    for encoding in ["LATIN1", "WIN1252", "EUC_JP"] {
         let name = format!("encoded_{}_{}", encoding.to_lowercase(), std::process::id());
         sqlx::raw_sql(AssertSqlSafe(format!(
             "create database {name} encoding '{encoding}' template template0 locale 'C'"
@@ -174,8 +192,9 @@ async fn a_database_in_another_encoding_is_installed() {
         .await
         .unwrap();
         let mut connection = PgConnection::connect(&server.url(&name)).await.unwrap();
-        schema::install(&mut connection, &Install::default()).await.unwrap();
-        emit(&mut connection, "one", "k").await;
+        let refused = schema::install(&mut connection, &Install::default()).await.unwrap_err().to_string();
+        assert!(refused.contains(encoding), "{refused}");
+        assert_eq!(schema::version(&mut connection).await.unwrap(), None);
         connection.close().await.unwrap();
         sqlx::raw_sql(AssertSqlSafe(format!("drop database {name}"))).execute(&mut admin).await.unwrap();
     }
