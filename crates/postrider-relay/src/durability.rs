@@ -177,8 +177,8 @@ impl Weakness {
             Self::NatsDiscardsOld => (
                 "nats",
                 Grade::D,
-                "the stream has a limit and drops what is oldest when it is reached (`discard: old`)",
-                "let it refuse what is new: `nats stream edit --discard new`",
+                "the stream has a limit and drops what is oldest when it is reached (`discard: old`, or `max_msgs_per_subject` without `discard_new_per_subject`)",
+                "let it refuse what is new: `discard: new`, and for a limit per subject `discard_new_per_subject: true`",
             ),
             Self::NatsInMemory => (
                 "nats",

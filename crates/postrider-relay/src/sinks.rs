@@ -116,8 +116,15 @@ impl Target {
         }
     }
 
-    /// Opens it.
+    /// Opens it for no sink in particular: to see whether it can be.
     pub async fn open(&self) -> Result<Box<dyn Sink>, Unavailable> {
+        self.open_for("").await
+    }
+
+    /// Opens it for the sink of this name.
+    pub async fn open_for(&self, sink: &str) -> Result<Box<dyn Sink>, Unavailable> {
+        #[cfg(not(feature = "nats"))]
+        let _ = sink;
         match self {
             #[cfg(feature = "file")]
             Self::File(config) => Ok(Box::new(file::FileSink::open(config.clone()).await?)),
@@ -126,7 +133,7 @@ impl Target {
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => Ok(Box::new(kafka::KafkaSink::open(config.clone()).await?)),
             #[cfg(feature = "nats")]
-            Self::Nats(config) => Ok(Box::new(nats::NatsSink::open(config.clone()).await?)),
+            Self::Nats(config) => Ok(Box::new(nats::NatsSink::open(config.clone(), sink).await?)),
             #[cfg(feature = "null")]
             Self::Null(_) => Ok(Box::new(null::Null)),
             #[cfg(feature = "rabbitmq")]

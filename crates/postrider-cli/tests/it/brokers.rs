@@ -61,7 +61,7 @@ async def main():
     info = await stream.stream_info("events")
     for seq in range(1, info.state.messages + 1):
         message = await stream.get_msg("events", seq)
-        print(json.dumps([message.headers["Nats-Msg-Id"], message.subject, json.loads(message.data)]))
+        print(json.dumps([message.headers["event_id"], message.subject, json.loads(message.data)]))
     await client.close()
 asyncio.run(main())
 "#;

@@ -39,6 +39,7 @@ pub(super) struct Delivered {
 
 /// A sink, opened when it is needed, and everything compiled for it.
 pub(super) struct Outlet {
+    name: String,
     target: Target,
     sink: Option<Box<dyn Sink>>,
     preparer: Preparer,
@@ -50,6 +51,7 @@ pub(super) struct Outlet {
 impl Outlet {
     pub(super) fn new(settings: &SinkSettings, preparer: Preparer) -> Self {
         Self {
+            name: settings.name.clone(),
             target: settings.target.clone(),
             sink: None,
             preparer,
@@ -145,7 +147,7 @@ impl Outlet {
     async fn open(&mut self) -> Result<&mut Box<dyn Sink>, Unavailable> {
         match &mut self.sink {
             Some(sink) => Ok(sink),
-            none => Ok(none.insert(open(&self.target, self.required).await?)),
+            none => Ok(none.insert(open(&self.name, &self.target, self.required).await?)),
         }
     }
 
@@ -163,14 +165,14 @@ impl Outlet {
 }
 
 /// Opens a sink that is as good as it has to be.
-async fn open(target: &Target, required: Option<Grade>) -> Result<Box<dyn Sink>, Unavailable> {
+async fn open(name: &str, target: &Target, required: Option<Grade>) -> Result<Box<dyn Sink>, Unavailable> {
     if let Some(required) = required
         && let Some(durability) = target.durability().await?
         && let Some(objection) = durability.objection(required)
     {
         return Err(Unavailable::new(UnavailableKind::Weak, objection));
     }
-    target.open().await
+    target.open_for(name).await
 }
 
 /// Nothing may be parked or passed over while an earlier event of its key is still to be sent.

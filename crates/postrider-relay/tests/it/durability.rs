@@ -96,12 +96,17 @@ async fn fault_89_a_nats_stream_is_graded_by_how_it_is_set_up() -> Result<()> {
     };
     let limited = stream::Config { max_messages: 1000, ..plain.clone() };
     let refusing = stream::Config { discard: stream::DiscardPolicy::New, ..limited.clone() };
+    // The oldest of a subject goes, whatever is done when the stream is full.
+    let by_subject = stream::Config { max_messages_per_subject: 1, ..refusing.clone() };
+    let refusing_by_subject = stream::Config { discard_new_per_subject: true, ..by_subject.clone() };
     let interest = stream::Config { retention: stream::RetentionPolicy::Interest, ..plain.clone() };
     let in_memory = stream::Config { storage: stream::StorageType::Memory, ..plain.clone() };
     for (config_of_stream, expected) in [
         (plain, vec![Weakness::NatsOneServer]),
         (limited, vec![Weakness::NatsDiscardsOld, Weakness::NatsOneServer]),
         (refusing, vec![Weakness::NatsOneServer]),
+        (by_subject, vec![Weakness::NatsDiscardsOld, Weakness::NatsOneServer]),
+        (refusing_by_subject, vec![Weakness::NatsOneServer]),
         (in_memory, vec![Weakness::NatsInMemory, Weakness::NatsOneServer]),
         (interest.clone(), vec![Weakness::NatsNoConsumer, Weakness::NatsOneServer]),
     ] {
@@ -123,7 +128,7 @@ async fn fault_89_a_nats_stream_is_graded_by_how_it_is_set_up() -> Result<()> {
 /// Each finding is made at a real server, and the grade read.
 #[tokio::test]
 async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
-    use lapin::options::{QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
+    use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
     use lapin::types::{AMQPValue, FieldTable};
 
     let server = Broker::shared(RabbitMq::new().with_management()).await?;
@@ -140,6 +145,10 @@ async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
     let connection =
         lapin::Connection::connect(&server.url(), lapin::ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
+    // A dead-letter exchange counts if it is there.
+    let (declare, none) =
+        (ExchangeDeclareOptions { durable: true, ..Default::default() }, FieldTable::default());
+    channel.exchange_declare("dead".into(), lapin::ExchangeKind::Fanout, declare, none).await?;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     let text = |text: &str| AMQPValue::LongString(text.into());
     let number = AMQPValue::LongInt;

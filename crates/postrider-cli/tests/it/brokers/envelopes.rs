@@ -130,7 +130,7 @@ asyncio.run(main())
 #[tokio::test(flavor = "multi_thread")]
 async fn nats_py_reads_every_envelope() {
     let nats = Broker::private(Nats::new()).await.unwrap();
-    // A stream of its own for each: one alone would know the event again.
+    // A stream of its own for each: so that each is read by itself.
     let sink = |envelope: &str| {
         format!(
             "nats: {{ url: '{}', stream: {envelope}, create: true }}, route: '{envelope}.{{type}}'",

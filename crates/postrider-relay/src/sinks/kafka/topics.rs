@@ -54,7 +54,10 @@ impl Topics {
                 Found::Error(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)
             )
         {
-            create(name, wanted, config).await?;
+            if let Err(refusal) = create(name, wanted, config).await? {
+                self.forget(name);
+                return Ok(Err(refusal));
+            }
             found = look_until_there(name, producer, deadline).await?;
         }
         match found {
@@ -135,7 +138,12 @@ async fn look_until_there(name: &str, producer: &Producer, deadline: Instant) ->
     }
 }
 
-async fn create(name: &str, wanted: CreateTopics, config: &KafkaConfig) -> Result<(), Unavailable> {
+/// Makes it, or says why its events are refused: what the brokers hold against one topic is no reason to keep those of the others waiting.
+async fn create(
+    name: &str,
+    wanted: CreateTopics,
+    config: &KafkaConfig,
+) -> Result<Result<(), Refusal>, Unavailable> {
     let admin = admin(config)?;
     let CreateTopics { partitions, replication } = wanted;
     let topic = NewTopic::new(name, i32::from(partitions), TopicReplication::Fixed(i32::from(replication)));
@@ -149,8 +157,34 @@ async fn create(name: &str, wanted: CreateTopics, config: &KafkaConfig) -> Resul
         unavailable(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), &what)
     })?;
     match made.into_iter().next() {
-        None | Some(Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(()),
-        Some(Err((_, code))) => Err(unavailable(code, &what)),
+        None | Some(Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(Ok(())),
+        Some(Err((_, code))) => match not_made(code) {
+            Some((kind, hint)) => Ok(Err(Refusal { kind, reason: format!("{what}: {code}{hint}") })),
+            None => Err(unavailable(code, &what)),
+        },
+    }
+}
+
+/// What the brokers hold against this one topic, and what to say of it; `None` if they could not make any now.
+fn not_made(code: RDKafkaErrorCode) -> Option<(RefusalKind, &'static str)> {
+    match code {
+        RDKafkaErrorCode::InvalidTopic => Some((
+            RefusalKind::Unroutable,
+            "; Kafka reserves the name, or has a topic whose name has `.` where this one has `_`, or the other way",
+        )),
+        // Older brokers say of the cluster what newer ones say of the topic: that this user may make none.
+        RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed => {
+            Some((RefusalKind::Rejected, "; allow this user `Create`, or make the topic"))
+        }
+        RDKafkaErrorCode::InvalidReplicationFactor | RDKafkaErrorCode::InvalidPartitions => {
+            Some((RefusalKind::Rejected, "; look at `create_topics`, and at how many brokers there are"))
+        }
+        RDKafkaErrorCode::InvalidRequest
+        | RDKafkaErrorCode::InvalidConfig
+        | RDKafkaErrorCode::PolicyViolation => {
+            Some((RefusalKind::Rejected, "; the brokers make no topic like that"))
+        }
+        _ => None,
     }
 }
 
@@ -158,6 +192,16 @@ async fn create(name: &str, wanted: CreateTopics, config: &KafkaConfig) -> Resul
 pub(super) fn admin(config: &KafkaConfig) -> Result<AdminClient<DefaultClientContext>, Unavailable> {
     client::client(config)?.create().map_err(|error| wrong(format!("cannot set up the client: {error}")))
 }
+
+/// Topics that Kafka keeps for itself. Where they are not there yet they could be made, with settings that Kafka cannot work with, and what is
+/// written to them is taken for its own.
+const RESERVED: [&str; 5] = [
+    "__consumer_offsets",
+    "__transaction_state",
+    "__share_group_state",
+    "__cluster_metadata",
+    "__remote_log_metadata",
+];
 
 /// What Kafka asks of a topic's name.
 pub(crate) fn check_topic(name: &str) -> Result<(), String> {
@@ -171,6 +215,9 @@ pub(crate) fn check_topic(name: &str) -> Result<(), String> {
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
         return wrong("a name has letters, digits, dots, `_` and `-` only");
     }
+    if RESERVED.contains(&name) {
+        return wrong("Kafka keeps that one for itself");
+    }
     Ok(())
 }
 
@@ -179,8 +226,46 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_event_goes_to_a_topic_of_kafka_itself() {
+        for name in RESERVED {
+            let why = check_topic(name).unwrap_err();
+            assert!(why.contains(name) && why.contains("for itself"), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_concerns_one_topic_is_told_from_what_concerns_all() {
+        use RDKafkaErrorCode as Code;
+        let kind = |code| not_made(code).map(|(kind, _)| kind);
+        assert_eq!(kind(Code::InvalidTopic), Some(RefusalKind::Unroutable));
+        for code in [
+            Code::InvalidRequest,
+            Code::PolicyViolation,
+            Code::TopicAuthorizationFailed,
+            Code::ClusterAuthorizationFailed,
+            Code::InvalidReplicationFactor,
+            Code::InvalidPartitions,
+            Code::InvalidConfig,
+        ] {
+            assert_eq!(kind(code), Some(RefusalKind::Rejected), "{code}");
+        }
+        for code in [
+            Code::NotController,
+            Code::RequestTimedOut,
+            Code::OperationTimedOut,
+            Code::BrokerTransportFailure,
+            Code::AllBrokersDown,
+            Code::ThrottlingQuotaExceeded,
+            Code::SaslAuthenticationFailed,
+            Code::Unknown,
+        ] {
+            assert_eq!(kind(code), None, "{code}");
+        }
+    }
+
+    #[test]
     fn what_is_no_name_of_a_topic_is_refused() {
-        for good in ["order", "order.paid_v2-1", "0"] {
+        for good in ["order", "order.paid_v2-1", "0", "__consumer_offsets.x", "__order"] {
             assert_eq!(check_topic(good), Ok(()), "{good}");
         }
         for bad in [".", "..", "a b", "ä", "a/b", &"x".repeat(250)] {

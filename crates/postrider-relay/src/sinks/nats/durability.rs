@@ -18,11 +18,15 @@ pub(crate) async fn durability(config: &NatsConfig) -> Result<Durability, Unavai
 
 /// How long messages are kept at most (`max_age`) is no weakness: that is what a stream is for.
 fn judge(stream: &Config, consumers: usize) -> Durability {
-    let limits = [stream.max_bytes, stream.max_messages, stream.max_messages_per_subject];
-    let has_limit = limits.iter().any(|limit| *limit > 0);
+    let refuses_new = stream.discard == DiscardPolicy::New;
+    let has_limit = stream.max_bytes > 0 || stream.max_messages > 0;
+    // The policy is for the stream as a whole. At the limit of a subject its oldest goes all the same, unless this is said as well.
+    let keeps_subjects =
+        stream.max_messages_per_subject <= 0 || (refuses_new && stream.discard_new_per_subject);
+    let discards_old = (has_limit && !refuses_new) || !keeps_subjects;
     let found = [
         (stream.num_replicas < 2).then_some(Weakness::NatsOneServer),
-        (has_limit && stream.discard == DiscardPolicy::Old).then_some(Weakness::NatsDiscardsOld),
+        discards_old.then_some(Weakness::NatsDiscardsOld),
         (stream.storage == StorageType::Memory).then_some(Weakness::NatsInMemory),
         // It confirms what it does not keep, as nobody is there to read it.
         (stream.retention == RetentionPolicy::Interest && consumers == 0).then_some(Weakness::NatsNoConsumer),

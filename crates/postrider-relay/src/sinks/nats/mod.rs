@@ -27,20 +27,27 @@ use error::{Meaning, meaning};
 /// Where events go by default: what a stream takes that was made with `create`, under its default name.
 pub(super) const ROUTE: &str = "events.{type}";
 
+/// By which a consumer knows an event again, whatever the envelope; the same name as in Kafka.
+const ID: &str = "event_id";
+const CONTENT_TYPE: &str = "Content-Type";
+
 /// Publishes each event and waits for the stream to confirm it.
 ///
 /// Keys side by side, the events of one key one after the other: the server judges each message by itself, and would keep a later one
 /// of a key where it has refused an earlier one.
 pub struct NatsSink {
     config: NatsConfig,
+    /// What this sink is called: it is not the only one that may fill the stream.
+    name: String,
     connection: Option<Connection>,
 }
 
 impl NatsSink {
-    /// Connects, and looks for the stream.
-    pub async fn open(config: NatsConfig) -> Result<Self, Unavailable> {
+    /// Connects for the sink of this name, and looks for the stream.
+    pub async fn open(config: NatsConfig, name: impl Into<String>) -> Result<Self, Unavailable> {
+        let name = name.into();
         let connection = Connection::open(&config).await?;
-        Ok(Self { config, connection: Some(connection) })
+        Ok(Self { config, name, connection: Some(connection) })
     }
 
     async fn deliver_all(
@@ -57,7 +64,7 @@ impl NatsSink {
             connection.look(&self.config).await?;
         }
         let is_over = AtomicBool::new(false);
-        let round = Round { config: &self.config, connection, batch, is_over };
+        let round = Round { config: &self.config, name: &self.name, connection, batch, is_over };
         let mut trouble = None;
         for (settled, why) in join_all(chains(batch).into_iter().map(|chain| round.carry(chain))).await {
             for (place, outcome) in settled {
@@ -72,6 +79,7 @@ impl NatsSink {
 /// One delivery.
 struct Round<'a> {
     config: &'a NatsConfig,
+    name: &'a str,
     connection: &'a Connection,
     batch: &'a [Message<'a>],
     /// Something is wrong with the whole: nothing more is sent.
@@ -112,7 +120,7 @@ impl Round<'_> {
                 ),
             }));
         }
-        let headers = headers(message, &self.config.stream)
+        let headers = headers(message, &self.config.stream, self.name)
             .map_err(|reason| Meaning::Refused(Refusal { kind: RefusalKind::Rejected, reason }))?;
         let published = PublishMessage::build().payload(message.body.clone().into()).headers(headers);
         let denials = self.connection.denials(subject);
@@ -123,6 +131,7 @@ impl Round<'_> {
         tokio::select! {
             biased;
             confirmed = confirmed => match confirmed {
+                // Also of a duplicate: no other event, and no other sink, has its id.
                 Ok(_) => Ok(()),
                 Err(error) => Err(meaning(error, subject)),
             },
@@ -131,14 +140,21 @@ impl Round<'_> {
     }
 }
 
-/// The id by which the stream knows an event again, the stream that is meant, and what the envelope wants.
-fn headers(message: &Message<'_>, stream: &str) -> Result<HeaderMap, String> {
+/// The id by which the stream knows an event again, the stream that is meant, the id that consumers know, and what the envelope wants.
+fn headers(message: &Message<'_>, stream: &str, sink: &str) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
-    let id = value("id", &message.id.to_string())?;
-    headers.insert(NATS_MESSAGE_ID, id);
+    // Not the id that consumers know: rows of two adopted tables may share one, and what the stream takes for a duplicate it does not keep. Nor
+    // the log's alone: two sinks may fill one stream, by different routes.
+    let known_by = format!("{}.{sink}", message.record.id);
+    headers.insert(NATS_MESSAGE_ID, value("message id", &known_by)?);
     headers.insert(NATS_EXPECTED_STREAM, value("stream", stream)?);
-    headers.insert("Content-Type", message.content_type);
+    headers.insert(ID, value("id", &message.id.to_string())?);
+    headers.insert(CONTENT_TYPE, message.content_type);
     for (name, text) in &message.headers {
+        // The event's own headers may have one of these names. What tells events apart is not theirs to say.
+        if [ID, CONTENT_TYPE].iter().any(|own| name.eq_ignore_ascii_case(own)) {
+            continue;
+        }
         // They are orders to the server: to forget an event again, to take one for another, to empty the stream.
         if name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
             return Err(format!("its header {name:?} would be an order to NATS"));
@@ -171,5 +187,33 @@ impl Sink for NatsSink {
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
         // Nothing is in flight between two batches. The client ends with its last handle.
         Box::pin(async { Ok(()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sinks::planned::{batch, records};
+
+    #[test]
+    fn what_tells_events_apart_is_the_sinks_to_say() {
+        let events = [(Some("a"), "x")];
+        let mut records = records(&events);
+        records[0].source_id = Some("7".to_owned());
+        let mut batch = batch(&records, &events);
+        batch[0].headers = [("content-type", "text/evil"), ("Event_ID", "8"), ("X-Origin", "web")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        let headers = headers(&batch[0], "events", "bus").unwrap();
+        for (name, expected) in [
+            ("Nats-Msg-Id", "00000000-0000-0000-0000-000000000000.bus"),
+            ("Nats-Expected-Stream", "events"),
+            ("event_id", "7"),
+            ("Content-Type", "application/json"),
+            ("X-Origin", "web"),
+        ] {
+            assert_eq!(headers.get(name).map(HeaderValue::as_str), Some(expected), "{name}");
+        }
+        assert_eq!(headers.len(), 5, "{headers:?}");
     }
 }

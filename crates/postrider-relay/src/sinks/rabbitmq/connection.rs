@@ -21,6 +21,8 @@ pub(super) struct Connection {
     channels: Vec<Channel>,
     events: Pin<Box<dyn Stream<Item = Event> + Send>>,
     limit: Limit,
+    /// A delivery was given up in its midst: some of it is still to be confirmed.
+    is_interrupted: bool,
     /// Last: what is dropped before it may have something to say to the server, and this has the last word.
     _end: End,
 }
@@ -45,6 +47,7 @@ pub(super) struct Parts<'a> {
     pub(super) channels: &'a mut [Channel],
     pub(super) events: &'a mut Pin<Box<dyn Stream<Item = Event> + Send>>,
     pub(super) limit: &'a Limit,
+    pub(super) is_interrupted: &'a mut bool,
 }
 
 impl Connection {
@@ -71,12 +74,17 @@ impl Connection {
         for _ in 0..config.channels {
             channels.push(channel(&inner).await.map_err(unavailable)?);
         }
-        Ok(Self { inner, channels, events, limit: Limit::default(), _end: end })
+        Ok(Self { inner, channels, events, limit: Limit::default(), is_interrupted: false, _end: end })
     }
 
     /// Whether it still is one, as far as anybody has noticed.
     pub(super) fn is_open(&self) -> bool {
         self.inner.status().connected() && self.channels.iter().all(|channel| channel.status().connected())
+    }
+
+    /// Whether it may still be asked to confirm what was given up.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
     }
 
     /// Why the server wants nothing now, if it said so.
@@ -92,8 +100,8 @@ impl Connection {
     }
 
     pub(super) fn parts(&mut self) -> Parts<'_> {
-        let Self { inner, channels, events, limit, _end } = self;
-        Parts { inner, channels, events, limit }
+        let Self { inner, channels, events, limit, is_interrupted, _end } = self;
+        Parts { inner, channels, events, limit, is_interrupted }
     }
 
     /// Says goodbye, to a server that listens.
@@ -127,6 +135,10 @@ pub(super) async fn channel(connection: &lapin::Connection) -> lapin::Result<Cha
 fn unreachable(error: ConnectError) -> Unavailable {
     match error {
         ConnectError::Server(error) => unavailable(error),
+        // What rustls says when something else answers: the port without TLS begins with a greeting of its own.
+        ConnectError::Socket(error) if error.to_string().contains("InvalidContentType") => {
+            Unavailable::new(UnavailableKind::Connection, format!("{error}; the port may not speak TLS"))
+        }
         ConnectError::Socket(error) => {
             let is_file = error.kind() == std::io::ErrorKind::NotFound;
             let kind = if is_file { UnavailableKind::Missing } else { UnavailableKind::Connection };

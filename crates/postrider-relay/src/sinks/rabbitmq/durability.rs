@@ -28,7 +28,7 @@ pub(crate) async fn durability(config: &RabbitMqConfig) -> Result<Durability, Un
             continue;
         };
         is_kept = true;
-        found.extend(judge(&queue));
+        found.extend(judge(&queue, has_dead_letters(&asked, &queue).await?));
     }
     if !is_kept {
         found.insert(Weakness::RabbitMqNoQueue);
@@ -59,19 +59,36 @@ async fn queues(asked: &Asked<'_>, exchange: &str) -> Result<BTreeSet<String>, U
     Ok(queues)
 }
 
-/// By what the management says of a queue.
-fn judge(queue: &Value) -> Vec<Weakness> {
-    // By its own argument, or by a policy; of two numbers the server takes the smaller, and either is one.
-    let set = |argument: &str, policy: &str| {
-        let own = &queue["arguments"][argument];
-        let of_policy = &queue["effective_policy_definition"][policy];
-        [own, of_policy].into_iter().find(|value| !value.is_null()).cloned()
+/// How a queue is set up in this: by its own argument, or by a policy. Of two numbers the server takes the smaller, and either is one.
+fn set<'a>(queue: &'a Value, argument: &str, policy: &str) -> Option<&'a Value> {
+    let own = &queue["arguments"][argument];
+    let of_policy = &queue["effective_policy_definition"][policy];
+    [own, of_policy].into_iter().find(|value| !value.is_null())
+}
+
+/// Whether what a queue drops goes somewhere else. The server takes any name for a dead-letter exchange, and drops what is for one that is not
+/// there.
+async fn has_dead_letters(asked: &Asked<'_>, queue: &Value) -> Result<bool, Unavailable> {
+    let text = |argument, policy| set(queue, argument, policy).and_then(Value::as_str);
+    let path = match text("x-dead-letter-exchange", "dead-letter-exchange") {
+        None => return Ok(false),
+        // The one without a name leads to the queue that the routing key names. The keys of events name types, and no queues.
+        Some("") => match text("x-dead-letter-routing-key", "dead-letter-routing-key") {
+            None => return Ok(false),
+            Some(to) => format!("/api/queues/{}/{}", asked.vhost, encoded(to)),
+        },
+        Some(exchange) => format!("/api/exchanges/{}/{}", asked.vhost, encoded(exchange)),
     };
+    Ok(asked.get(&path).await?.is_some())
+}
+
+/// By what the management says of a queue, and whether what it drops goes elsewhere.
+fn judge(queue: &Value, has_dead_letters: bool) -> Vec<Weakness> {
+    let set = |argument, policy| set(queue, argument, policy);
     let has_limit =
         set("x-max-length", "max-length").or(set("x-max-length-bytes", "max-length-bytes")).is_some();
     let rejects = set("x-overflow", "overflow")
         .is_some_and(|how| how.as_str().is_some_and(|how| how.starts_with("reject-publish")));
-    let has_dead_letters = set("x-dead-letter-exchange", "dead-letter-exchange").is_some();
     let is_stream = queue["type"] == "stream";
     let is_quorum = queue["type"] == "quorum";
     let members = queue["members"].as_array().map_or(1, Vec::len);

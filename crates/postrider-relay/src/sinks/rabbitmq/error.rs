@@ -1,5 +1,6 @@
 //! What RabbitMQ says when it does not do as it was told, and what follows.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use lapin::{Error, ErrorKind};
@@ -71,7 +72,7 @@ pub(super) fn no_exchange(error: Error, exchange: &str) -> Unavailable {
 pub(super) enum Blame {
     /// It has more bytes than this.
     Larger(u64),
-    /// It has this routing key.
+    /// Its routing key is forbidden. The server's words, from that key on.
     RoutingKey(String),
 }
 
@@ -88,24 +89,51 @@ fn blamed(code: u16, words: &str) -> Option<Blame> {
             numbers.next_back().map(Blame::Larger)
         }
         ACCESS_REFUSED => {
-            let (_, rest) = words.split_once("topic '")?;
-            let (key, _) = rest.split_once("' in exchange '")?;
-            Some(Blame::RoutingKey(key.to_owned()))
+            let (_, rest) = words.split_once("access to topic '")?;
+            Some(Blame::RoutingKey(rest.to_owned()))
         }
         _ => None,
     }
 }
 
-impl Blame {
-    /// Why this message was refused, if it is one of those.
-    pub(super) fn refusal(&self, routing_key: &str, size: usize) -> Option<Refusal> {
-        match self {
-            Self::Larger(most) => (size as u64 > *most).then(|| too_large(size, *most)),
-            Self::RoutingKey(key) => (key == routing_key).then(|| Refusal {
-                kind: RefusalKind::Rejected,
-                reason: format!("RabbitMQ does not let this user publish with the routing key {key:?}"),
-            }),
-        }
+/// Whether the server's answer cannot be read. A text that it has cut in the midst of a letter is none.
+pub(super) fn is_unreadable(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::ParsingError(_))
+}
+
+/// Which of these routing keys the server's words name, if that is certain. A key may hold anything, also what follows it in the words, and the
+/// server cuts what it says at 255 bytes, with three dots in place of the rest.
+pub(super) fn named<'a>(
+    words: &str,
+    exchange: &str,
+    keys: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let cut = words.strip_suffix("...");
+    let is_named = |key: &str| {
+        let whole = format!("{key}' in exchange '{exchange}' in vhost '");
+        words.starts_with(&whole) || cut.is_some_and(|cut| whole.starts_with(cut))
+    };
+    let found: BTreeSet<&str> = keys.into_iter().filter(|key| is_named(key)).collect();
+    // Of words that go on, the longest key explains the most; what was cut off might tell for any of them.
+    let is_certain = cut.is_none() || found.len() == 1;
+    found.into_iter().max_by_key(|key| key.len()).filter(|_| is_certain)
+}
+
+/// This user may not publish with it.
+pub(super) fn forbidden(routing_key: &str) -> Refusal {
+    Refusal {
+        kind: RefusalKind::Rejected,
+        reason: format!("RabbitMQ does not let this user publish with the routing key {routing_key:?}"),
+    }
+}
+
+/// What the server says to it, when nothing else is on its way, is no AMQP.
+pub(super) fn unreadable(routing_key: &str) -> Refusal {
+    Refusal {
+        kind: RefusalKind::Rejected,
+        reason: format!(
+            "RabbitMQ's answer to it cannot be read; it may not let this user publish with the routing key {routing_key:?}"
+        ),
     }
 }
 
@@ -131,7 +159,8 @@ mod tests {
         let large = "PRECONDITION_FAILED - message size 20971520 is larger than configured max size 16777216";
         assert_eq!(blamed(406, large), Some(Blame::Larger(16_777_216)));
         let topic = "ACCESS_REFUSED - write access to topic 'a.b' in exchange 'events' in vhost '/' refused for user 'shop'";
-        assert_eq!(blamed(403, topic), Some(Blame::RoutingKey("a.b".to_owned())));
+        let rest = "a.b' in exchange 'events' in vhost '/' refused for user 'shop'";
+        assert_eq!(blamed(403, topic), Some(Blame::RoutingKey(rest.to_owned())));
         for (code, words) in [
             (403, "ACCESS_REFUSED - write access to exchange 'events' in vhost '/' refused for user 'shop'"),
             (404, "NOT_FOUND - no exchange 'events' in vhost '/'"),
@@ -139,5 +168,41 @@ mod tests {
         ] {
             assert_eq!(blamed(code, words), None, "{words}");
         }
+    }
+    /// As RabbitMQ says it, from the routing key on.
+    fn words(key: &str) -> String {
+        let beginning = "ACCESS_REFUSED - write access to topic '";
+        let said = format!("{beginning}{key}' in exchange 'events' in vhost '/' refused for user 'shop'");
+        let said = if said.len() > 255 { format!("{}...", &said[..252]) } else { said };
+        said[beginning.len()..].to_owned()
+    }
+
+    #[test]
+    fn a_routing_key_is_known_in_the_words_of_the_server() {
+        let long = "y".repeat(200);
+        let longer = format!("{long}{}", "z".repeat(55));
+        let quoting = "x' in exchange 'y";
+        let doubled = "x' in exchange 'events' in vhost '/' refused for user 'shop'";
+        let keys = ["x", "x.y", "", quoting, doubled, &long, &longer];
+        for key in keys {
+            let words = words(key);
+            assert_eq!(named(&words, "events", keys), Some(key), "{words}");
+            // The same event several times is no other.
+            assert_eq!(named(&words, "events", [key, "else", key]), Some(key), "{words}");
+            assert_eq!(named(&words, "events", ["else", "x.z"]), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_blamed_for_what_was_cut_off() {
+        let begun = "y".repeat(230);
+        let (one, other) = (format!("{begun}1"), format!("{begun}2"));
+        assert_eq!(words(&one), words(&other));
+        assert_eq!(named(&words(&one), "events", [one.as_str(), &other]), None);
+        assert_eq!(named(&words(&one), "events", [one.as_str(), "else"]), Some(one.as_str()));
+        // What follows the key is cut, and may have been in another.
+        let key = "y".repeat(190);
+        let hostile = format!("{key}' in exchange 'events' in vhost '/' no");
+        assert_eq!(named(&words(&key), "events", [key.as_str(), &hostile]), None);
     }
 }

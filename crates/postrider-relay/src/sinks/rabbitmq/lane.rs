@@ -5,11 +5,12 @@
 //! earlier one. And lapin hands out the messages that come back as unroutable with *some* confirmation, which is not always their own:
 //! when all of a window are in, so are all that came back, and their ids say whose they are.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use lapin::options::BasicPublishOptions;
 use lapin::types::ShortString;
@@ -18,7 +19,9 @@ use tokio::time::timeout;
 
 use super::config::{RabbitMqConfig, Unroutable};
 use super::connection::{Limit, channel};
-use super::error::{Blame, blame, said, silent, too_large, unavailable};
+use super::error::{
+    Blame, blame, forbidden, is_unreadable, named, said, silent, too_large, unavailable, unreadable,
+};
 use super::message::{Prepared, prepared};
 use crate::sink::{Message, Outcome, Refusal, RefusalKind, Unavailable, UnavailableKind};
 
@@ -46,6 +49,10 @@ pub(super) struct Round<'a> {
     pub(super) dropped: &'a AtomicU64,
     /// The connection is lost: nothing more is sent.
     pub(super) is_over: AtomicBool,
+    /// One event after the other, on all channels together: one of them is to be found out.
+    pub(super) is_careful: bool,
+    /// The server minded an event, and it is not known which.
+    pub(super) is_unclear: &'a AtomicBool,
 }
 
 /// The places of events in the batch: those of one key together and in order, each without a key alone.
@@ -69,26 +76,49 @@ struct Answers {
 }
 
 impl Round<'_> {
+    /// Carries the batch, each channel its share.
+    pub(super) async fn carry_all(
+        &self,
+        channels: &mut [Channel],
+        shares: Vec<Vec<Chain>>,
+    ) -> Vec<Result<(), Trouble>> {
+        let lanes = channels.iter_mut().zip(shares);
+        if !self.is_careful {
+            return join_all(lanes.map(|(channel, share)| self.carry(channel, share))).await;
+        }
+        let mut ends = Vec::new();
+        for (channel, share) in lanes {
+            ends.push(self.carry(channel, share).await);
+        }
+        ends
+    }
+
     /// Carries what this channel has of the batch. An error is about what was left; everything else has its outcome.
-    pub(super) async fn carry(&self, channel: &mut Channel, mut chains: Vec<Chain>) -> Result<(), Trouble> {
+    async fn carry(&self, channel: &mut Channel, mut chains: Vec<Chain>) -> Result<(), Trouble> {
         let mut waits = None;
+        // Each of these goes alone, until none is left.
+        let mut suspects: BTreeSet<usize> = BTreeSet::new();
+        if self.is_careful {
+            suspects.extend(chains.iter().flatten());
+        }
         loop {
             chains.retain(|chain| !chain.is_empty());
             if chains.is_empty() || self.is_over.load(Ordering::Relaxed) {
                 return waits.map_or(Ok(()), |why| Err(Trouble::Waits(why)));
             }
-            let mut window = self.window(&mut chains);
+            let mut window = self.window(&mut chains, suspects.pop_first());
             if window.is_empty() {
                 continue;
             }
             match self.publish(channel, &mut window).await {
                 Ok(answers) => waits = self.settle(&window, &answers, &mut chains).or(waits),
-                Err(Failure::Channel(error)) => {
-                    if let Err(why) = self.mend(channel, error, &window, &mut chains).await {
+                Err(Failure::Channel(error)) => match self.mend(channel, error, &window, &mut chains).await {
+                    Ok(unclear) => suspects.extend(unclear),
+                    Err(why) => {
                         self.is_over.store(true, Ordering::Relaxed);
                         return Err(Trouble::Lost(why));
                     }
-                }
+                },
                 Err(Failure::Silence) => {
                     self.is_over.store(true, Ordering::Relaxed);
                     return Err(Trouble::Lost(silent("RabbitMQ did not confirm in time")));
@@ -97,12 +127,15 @@ impl Round<'_> {
         }
     }
 
-    /// The next event of each key, ready to be sent. One that can be refused here is.
-    fn window(&self, chains: &mut [Chain]) -> Vec<Entry> {
+    /// The next event of each key, ready to be sent; or this one alone. One that can be refused here is.
+    fn window(&self, chains: &mut [Chain], alone: Option<usize>) -> Vec<Entry> {
         let mut window = Vec::with_capacity(chains.len());
         let mut large = None;
         for (at, chain) in chains.iter_mut().enumerate() {
             let Some(&place) = chain.front() else { continue };
+            if alone.is_some_and(|alone| alone != place) {
+                continue;
+            }
             match self.prepare(&self.batch[place]) {
                 Err(refusal) => {
                     self.set(place, Outcome::Refused(refusal));
@@ -237,34 +270,71 @@ impl Round<'_> {
         }
     }
 
-    /// The server has closed the channel. If that was because of single events, they are refused, and the others go over a new one.
+    /// The server has closed the channel. If that was because of single events, they are refused, and the others go over a new one. Says
+    /// which have to go alone, as it may be any of them that the server minds.
     async fn mend(
         &self,
         channel_lost: &mut Channel,
         error: lapin::Error,
         window: &[Entry],
         chains: &mut [Chain],
-    ) -> Result<(), Unavailable> {
-        let Some(blame) = blame(&error) else { return Err(unavailable(error)) };
-        let mut is_mended = false;
-        for Entry { chain, place, .. } in window {
-            let message = &self.batch[*place];
-            if let Some(refusal) = blame.refusal(&message.destination, message.body.len()) {
-                self.set(*place, Outcome::Refused(refusal));
-                chains[*chain].clear();
-                is_mended = true;
+    ) -> Result<Vec<usize>, Unavailable> {
+        if is_unreadable(&error) {
+            // The whole connection has gone with it, and whatever was on its way there.
+            match window {
+                [Entry { chain, place, .. }] if self.is_careful => {
+                    let refusal = unreadable(&self.batch[*place].destination);
+                    self.set(*place, Outcome::Refused(refusal));
+                    chains[*chain].clear();
+                }
+                _ => self.is_unclear.store(true, Ordering::Relaxed),
             }
-        }
-        if !is_mended {
             return Err(unavailable(error));
         }
-        if let Blame::Larger(most) = blame {
-            self.limit.learn(most);
+        let Some(blame) = blame(&error) else { return Err(unavailable(error)) };
+        let refused = self.refused(&blame, window);
+        let mut unclear = Vec::new();
+        match blame {
+            Blame::Larger(_) if refused.is_empty() => return Err(unavailable(error)),
+            Blame::Larger(most) => self.limit.learn(most),
+            Blame::RoutingKey(_) if refused.is_empty() => {
+                unclear.extend(window.iter().map(|entry| entry.place));
+                // For the next delivery, should the connection go too: lapin sends what it still has for a channel that is closed, and the
+                // server takes that ill.
+                self.is_unclear.store(true, Ordering::Relaxed);
+            }
+            Blame::RoutingKey(_) => {}
+        }
+        for (Entry { chain, place, .. }, refusal) in refused {
+            self.set(*place, Outcome::Refused(refusal));
+            chains[*chain].clear();
         }
         let opened = timeout(self.config.timeout.0, channel(self.connection)).await;
         *channel_lost =
             opened.map_err(|_| silent("RabbitMQ opened no channel in time"))?.map_err(unavailable)?;
-        Ok(())
+        Ok(unclear)
+    }
+
+    /// Whom the server means, and why it does not take them; nobody if that is not certain.
+    fn refused<'a>(&self, blame: &Blame, window: &'a [Entry]) -> Vec<(&'a Entry, Refusal)> {
+        let message = |entry: &Entry| &self.batch[entry.place];
+        match blame {
+            Blame::Larger(most) => {
+                let sized = window.iter().map(|entry| (entry, message(entry).body.len()));
+                let large = sized.filter(|(_, size)| *size as u64 > *most);
+                large.map(|(entry, size)| (entry, too_large(size, *most))).collect()
+            }
+            Blame::RoutingKey(words) => {
+                let keys = window.iter().map(|entry| message(entry).destination.as_str());
+                let key = match window {
+                    // Who is alone need not be named.
+                    [entry] => Some(message(entry).destination.as_str()),
+                    _ => named(words, &self.config.exchange, keys),
+                };
+                let meant = window.iter().filter(|entry| Some(message(entry).destination.as_str()) == key);
+                meant.map(|entry| (entry, forbidden(&message(entry).destination))).collect()
+            }
+        }
     }
 
     fn set(&self, place: usize, outcome: Outcome) {

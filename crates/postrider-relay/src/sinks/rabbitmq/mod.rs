@@ -17,8 +17,6 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use futures_util::future::join_all;
-
 use super::chains::chains;
 use crate::sink::{BoxFuture, Message, Outcome, Report, Sink, Unavailable};
 use connection::{Connection, Parts, until_blocked};
@@ -34,13 +32,17 @@ pub struct RabbitMqSink {
     connection: Option<Connection>,
     /// How many events of the last delivery nobody was there to take, and were let go.
     dropped: AtomicU64,
+    /// The server minded an event of the last delivery, and the connection was lost before it was found out which: the next one goes one by
+    /// one.
+    is_unclear: AtomicBool,
 }
 
 impl RabbitMqSink {
     /// Connects, and declares the exchange.
     pub async fn open(config: RabbitMqConfig) -> Result<Self, Unavailable> {
         let connection = Connection::open(&config).await?;
-        Ok(Self { config, connection: Some(connection), dropped: AtomicU64::new(0) })
+        let (dropped, is_unclear) = (AtomicU64::new(0), AtomicBool::new(false));
+        Ok(Self { config, connection: Some(connection), dropped, is_unclear })
     }
 
     async fn deliver_all(
@@ -50,27 +52,50 @@ impl RabbitMqSink {
     ) -> Result<(), Trouble> {
         // One that was lost while nobody looked.
         self.connection.take_if(|connection| !connection.is_open());
+        // It keeps what it was sent before, in order, and goes on with it when it can: sending more would be for nothing.
+        if let Some(why) = self.connection.as_mut().and_then(Connection::blocked) {
+            return Err(Trouble::Waits(why));
+        }
+        // What comes back as unroutable is handed out by lapin with whichever confirmation is next, also with one of a delivery that was given
+        // up, which nobody reads: an event that nobody has would count as delivered. So that connection is not published on again. There is no
+        // cheaper way: `wait_for_confirms` waits for the last one only, and they come in any order; and a channel that is closed while lapin
+        // still has messages for it takes the connection along. It is kept for as long as it is blocked, to hear when that is over: the
+        // server takes new connections all the time, and a new one would be blocked by the first message only.
+        self.connection.take_if(|connection| connection.is_interrupted());
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(Connection::open(&self.config).await.map_err(Trouble::Lost)?),
         };
-        // It keeps what it was sent before, in order, and goes on with it when it can: sending more would be for nothing.
-        if let Some(why) = connection.blocked() {
-            return Err(Trouble::Waits(why));
-        }
-        let Parts { inner, channels, events, limit } = connection.parts();
-        let (config, dropped) = (&self.config, &self.dropped);
-        let is_over = AtomicBool::new(false);
-        let largest_headers = largest_headers(inner.configuration().frame_max());
-        let round =
-            Round { config, connection: inner, limit, largest_headers, batch, outcomes, dropped, is_over };
+        let Parts { inner, channels, events, limit, is_interrupted } = connection.parts();
+        let (config, dropped, is_unclear) = (&self.config, &self.dropped, &self.is_unclear);
+        let round = Round {
+            config,
+            connection: inner,
+            limit,
+            largest_headers: largest_headers(inner.configuration().frame_max()),
+            batch,
+            outcomes,
+            dropped,
+            is_over: AtomicBool::new(false),
+            is_careful: is_unclear.swap(false, Ordering::Relaxed),
+            is_unclear,
+        };
         let shares = shares(batch, channels.len());
-        let lanes = channels.iter_mut().zip(shares).map(|(channel, share)| round.carry(channel, share));
-        tokio::select! {
+        // Until everything is answered, and so also if this is dropped.
+        *is_interrupted = true;
+        let ended = tokio::select! {
             biased;
-            ends = join_all(lanes) => worst(ends.into_iter().filter_map(Result::err)),
+            ends = round.carry_all(channels, shares) => {
+                *is_interrupted = false;
+                worst(ends.into_iter().filter_map(Result::err))
+            }
             why = until_blocked(events) => Err(Trouble::Waits(why)),
+        };
+        // With the connection as it was, whom the server minded is found out before the delivery ends.
+        if !matches!(ended, Err(Trouble::Lost(_))) {
+            is_unclear.store(false, Ordering::Relaxed);
         }
+        ended
     }
 }
 
@@ -123,8 +148,8 @@ impl Sink for RabbitMqSink {
 
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
         Box::pin(async move {
-            // Nothing is in flight between two batches.
-            if let Some(connection) = self.connection {
+            // Nothing is in flight between two batches. One that was given up is not waited for.
+            if let Some(connection) = self.connection.filter(|connection| !connection.is_interrupted()) {
                 connection.close(&self.config).await;
             }
             Ok(())

@@ -15,14 +15,26 @@ use super::config::RedisConfig;
 use super::error::{lost, silent};
 use crate::sink::{Unavailable, UnavailableKind};
 
-/// What a server takes in one value unless it says otherwise.
-const LARGEST: u64 = 512 << 20;
+/// How much a server takes, in bytes. Whoever sends more finds the connection ended, without a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// In one value: `proto-max-bulk-len`.
+    pub(super) value: u64,
+    /// Before it is executed, and so in one transaction: `client-query-buffer-limit`.
+    pub(super) transaction: u64,
+}
+
+impl Default for Limits {
+    /// Of a server that does not say otherwise.
+    fn default() -> Self {
+        Self { value: 512 << 20, transaction: 1 << 30 }
+    }
+}
 
 /// A connection that is ready.
 pub(super) struct Connection {
     redis: MultiplexedConnection,
-    /// The largest value that the server takes.
-    pub(super) largest: u64,
+    pub(super) limits: Limits,
     /// By which the server knows it.
     pub(super) name: Option<Name>,
     /// Where each stream is kept, if the server is one of a cluster.
@@ -49,34 +61,47 @@ impl Connection {
     ) -> Result<Self, Unavailable> {
         let patience = config.timeout.0;
         let client = client(config, server, node)?;
+        let is_over_tls = matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. });
         let how = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(patience))
             .set_response_timeout(Some(patience));
         let connecting = client.get_multiplexed_async_connection_with_config(&how);
-        let redis = match timeout(patience, connecting).await {
-            Ok(connected) => connected.map_err(lost)?,
-            Err(_) => return Err(silent("the server took no connection in time")),
+        let connected = match timeout(patience, connecting).await {
+            Ok(connected) => connected.map_err(lost),
+            Err(_) => Err(silent("the server took no connection in time")),
         };
-        let mut connection = Self { redis, largest: LARGEST, name: None, slots: None, patience };
+        let redis = connected.map_err(|why| match why.kind {
+            // One that speaks none takes our greeting for the beginning of a command, and waits for the rest.
+            UnavailableKind::Timeout if is_over_tls => {
+                silent("the server took no connection over TLS in time; does it speak TLS at this port?")
+            }
+            _ => why,
+        })?;
+        let limits = Limits::default();
+        let mut connection = Self { redis, limits, name: None, slots: None, patience };
         connection.introduce(old).await?;
         Ok(connection)
     }
 
-    /// Each of the four may be forbidden to our user; then it is done without.
+    /// Each of the five may be forbidden to our user; then it is done without.
     async fn introduce(&mut self, old: Option<&Name>) -> Result<(), Unavailable> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("CLIENT").arg("INFO");
         pipeline.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
+        pipeline.cmd("CONFIG").arg("GET").arg("client-query-buffer-limit");
         pipeline.cmd("CLUSTER").arg("SLOTS");
         if let Some(Name { id, address }) = old {
             pipeline.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
         }
         let answers = self.ask(&pipeline).await?;
         self.name = answers.first().and_then(text).and_then(|info| Name::parse(&info));
-        let largest = answers.get(1).and_then(setting);
-        self.largest = largest.and_then(|value| value.parse().ok()).unwrap_or(LARGEST);
+        let number = |place: usize| -> Option<u64> { answers.get(place).and_then(setting)?.parse().ok() };
+        self.limits = Limits {
+            value: number(1).unwrap_or(self.limits.value),
+            transaction: number(2).unwrap_or(self.limits.transaction),
+        };
         // A server that is part of no cluster answers with an error.
-        self.slots = answers.get(2).and_then(Slots::parse);
+        self.slots = answers.get(3).and_then(Slots::parse);
         Ok(())
     }
 

@@ -23,7 +23,7 @@ pub(super) fn meaning(error: &ServerError, stream: &str) -> Meaning {
             RefusalKind::Unroutable,
             format!("the key {stream:?} in Redis holds something that is no stream"),
         ),
-        "NOPERM" if said.contains("key") => refused(
+        "NOPERM" if is_of_a_key(said) => refused(
             RefusalKind::Rejected,
             format!("Redis does not let this user write to {stream:?}: {said}"),
         ),
@@ -34,6 +34,12 @@ pub(super) fn meaning(error: &ServerError, stream: &str) -> Meaning {
         }
         code => Meaning::Unavailable(Unavailable::new(kind(code), format!("Redis says: {code} {said}"))),
     }
+}
+
+/// Whether a stream is forbidden, and not a command. By the server's phrases, of Redis 6 and of those after it: others of them have the user's
+/// name in them, which may be `monkey`.
+fn is_of_a_key(said: &str) -> bool {
+    said.contains("access a key") || said.contains("access one of the keys")
 }
 
 /// By the first word of what the server says.
@@ -63,4 +69,40 @@ pub(super) fn lost(error: RedisError) -> Unavailable {
 /// The server has said nothing.
 pub(super) fn silent(what: &'static str) -> Unavailable {
     Unavailable::new(UnavailableKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{Value, parse_redis_value};
+
+    use super::*;
+
+    fn said(words: &str) -> Meaning {
+        match parse_redis_value(format!("-NOPERM {words}\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => meaning(&error, "events"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_stream_that_is_forbidden_is_told_from_a_command() {
+        for words in [
+            "No permissions to access a key",
+            "this user has no permissions to access one of the keys used as arguments",
+        ] {
+            assert!(
+                matches!(said(words), Meaning::Refused(refusal) if refusal.kind == RefusalKind::Rejected),
+                "{words}"
+            );
+        }
+        for words in [
+            "User monkey has no permissions to run the 'xadd' command",
+            "this user has no permissions to run the 'xadd' command or its subcommand",
+        ] {
+            assert!(
+                matches!(said(words), Meaning::Unavailable(why) if why.kind == UnavailableKind::Forbidden),
+                "{words}"
+            );
+        }
+    }
 }

@@ -13,18 +13,19 @@ pub(super) use durability::durability;
 
 use super::rounds::{Stops, rounds};
 use crate::sink::{BoxFuture, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable};
+use connection::Limits;
 use nodes::{Names, Nodes};
-use transaction::End;
+use transaction::{End, Size, pieces};
 
 /// Where events go by default: a stream for each first part of a type, apart from an application's own keys.
 pub(super) const ROUTE: &str = "events:{type.0}";
 
-/// Adds each event to a stream, a batch in one transaction.
+/// Adds each event to a stream, a batch in one transaction, or in several where it is more than the server takes at once.
 ///
 /// Without the transaction, a server that runs out of memory between two events of a key, and has some again for the next, would
-/// keep the later one. Inside it, it takes all or none of them. What it can hold against single ones, that their key is no stream, it
-/// holds against all of that stream, which is what rounds are for. A cluster takes transactions of one slot, so there a batch is one for
-/// each slot: events of one key that go to one stream are still together.
+/// keep the later one. Inside it, it takes all or none of them; of several, each is executed before the next is sent. What it can hold
+/// against single ones, that their key is no stream, it holds against all of that stream, which is what rounds are for. A cluster takes
+/// transactions of one slot, so there a batch is one for each slot: events of one key that go to one stream are still together.
 pub struct RedisSink {
     config: RedisConfig,
     nodes: Option<Nodes>,
@@ -50,6 +51,8 @@ impl RedisSink {
             Some(nodes) => nodes,
             none => none.insert(Nodes::open(config, old).await?),
         };
+        let limits = nodes.limits;
+        let mut sizes = vec![0; batch.len()];
         let mut stops = Stops::default();
         for round in rounds(batch) {
             let mut open = Vec::with_capacity(round.len());
@@ -57,7 +60,9 @@ impl RedisSink {
                 if stops.is_behind(&batch[place], place) {
                     continue;
                 }
-                match too_large(&batch[place], nodes.largest) {
+                let size = Size::of(config, &batch[place]);
+                sizes[place] = size.command;
+                match too_large(size, limits) {
                     None => open.push(place),
                     Some(refusal) => {
                         outcomes[place] = Outcome::Refused(refusal);
@@ -65,7 +70,11 @@ impl RedisSink {
                     }
                 }
             }
-            for mut open in nodes.parts(batch, open) {
+            let parts = nodes.parts(batch, open).into_iter();
+            let parts: Vec<_> = parts.flat_map(|part| pieces(part, &sizes, limits.transaction)).collect();
+            for mut open in parts {
+                // By what became of the piece before.
+                open.retain(|&place| !stops.is_behind(&batch[place], place));
                 while let Some(&first) = open.first() {
                     let connection = nodes.keeper(config, old, &batch[first].destination).await?;
                     let question = transaction::transaction(config, open.iter().map(|&place| &batch[place]));
@@ -84,12 +93,16 @@ impl RedisSink {
     }
 }
 
-/// The server would end the connection without a word about which value it was.
-fn too_large(message: &Message<'_>, largest: u64) -> Option<Refusal> {
-    let size = message.body.len() as u64;
-    (size > largest).then(|| Refusal {
+/// The server would end the connection without a word about which event it was.
+fn too_large(size: Size, limits: Limits) -> Option<Refusal> {
+    let bounds = [
+        (size.value, limits.value, "proto-max-bulk-len"),
+        (size.alone(), limits.transaction, "client-query-buffer-limit"),
+    ];
+    let (found, most, setting) = bounds.into_iter().find(|(found, most, _)| found > most)?;
+    Some(Refusal {
         kind: RefusalKind::TooLarge,
-        reason: format!("{size} bytes, and Redis takes {largest} (its proto-max-bulk-len)"),
+        reason: format!("{found} bytes, and Redis takes {most} (its {setting})"),
     })
 }
 
@@ -111,5 +124,19 @@ impl Sink for RedisSink {
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<(), Unavailable>> {
         // Nothing is in flight between two batches.
         Box::pin(async { Ok(()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_says_by_which_limit() {
+        let limits = Limits { value: 100, transaction: 1000 };
+        let refused = |value, command| too_large(Size { value, command }, limits).map(|why| why.reason);
+        assert_eq!(refused(100, 200), None);
+        assert!(refused(101, 200).is_some_and(|why| why.contains("101 bytes") && why.contains("bulk-len")));
+        assert!(refused(100, 1000).is_some_and(|why| why.contains("client-query-buffer-limit")));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use super::cluster::{Address, slot};
 use super::config::RedisConfig;
-use super::connection::{Connection, Name};
+use super::connection::{Connection, Limits, Name};
 use crate::sink::{Message, Unavailable, UnavailableKind};
 
 /// Connections that are ready. The key of the configured server's own is `None`.
@@ -13,8 +13,8 @@ pub(super) struct Nodes {
     /// The address that let us in, with user and password.
     server: String,
     connections: HashMap<Option<Address>, Connection>,
-    /// The largest value that the server takes.
-    pub(super) largest: u64,
+    /// Of the server that let us in; the others of a cluster are taken to be set up the same way.
+    pub(super) limits: Limits,
 }
 
 /// Names of connections that were given up.
@@ -27,9 +27,9 @@ impl Nodes {
         for server in config.servers() {
             match Connection::open(config, server, None, old.get(&None)).await {
                 Ok(first) => {
-                    let largest = first.largest;
+                    let limits = first.limits;
                     let connections = HashMap::from([(None, first)]);
-                    return Ok(Self { server: server.to_owned(), connections, largest });
+                    return Ok(Self { server: server.to_owned(), connections, limits });
                 }
                 Err(why) => trouble = Some(why),
             }

@@ -1,19 +1,21 @@
 //! The sink `nats`, against NATS with `JetStream`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::{self, stream};
 use postrider_relay::sink::BoxFuture;
+use postrider_relay::sinks::Target;
 use postrider_relay::sinks::nats::{NatsConfig, NatsSink};
 use postrider_relay::units::Span;
-use postrider_relay::{Outcome, RefusalKind, Sink, Unavailable, UnavailableKind};
+use postrider_relay::{Outcome, RefusalKind, Sink, SinkSettings, Unavailable, UnavailableKind};
 use postrider_testkit::conformance::{Control, Door, Subject, WRONG_PASSWORD, Way, examine};
 use postrider_testkit::{Authority, Broker, Direction, Nats, Proxy};
 use uuid::Uuid;
 
 use super::{deliver, delivered, event, kills};
+use crate::support::{PATIENCE, database, emit, sink, start};
 
 const LARGEST: usize = 1 << 20;
 
@@ -77,7 +79,7 @@ pub(super) async fn stored(url: &str) -> Result<Vec<Uuid>> {
         while let Some(message) = futures_util::StreamExt::next(&mut messages).await {
             let message = message.map_err(anyhow::Error::from_boxed)?;
             let headers = message.headers.as_ref().context("a message without headers")?;
-            ids.push(headers.get("Nats-Msg-Id").context("a message without an id")?.as_str().parse()?);
+            ids.push(headers.get("event_id").context("a message without an id")?.as_str().parse()?);
         }
     }
     Ok(ids)
@@ -86,7 +88,7 @@ pub(super) async fn stored(url: &str) -> Result<Vec<Uuid>> {
 impl Subject for Tested {
     fn open<'a>(&'a self, way: &'a Way) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
         Box::pin(async move {
-            let sink: Box<dyn Sink> = Box::new(NatsSink::open(self.config(way)).await?);
+            let sink: Box<dyn Sink> = Box::new(NatsSink::open(self.config(way), "bus").await?);
             Ok(sink)
         })
     }
@@ -142,7 +144,7 @@ async fn fault_86_nats_without_a_stream_gets_nothing() -> Result<()> {
     let mut overheard = client.subscribe("events.>").await?;
     client.flush().await?;
     let config = NatsConfig::new(server.url());
-    let why = NatsSink::open(config.clone()).await.err().context("it was opened")?;
+    let why = NatsSink::open(config.clone(), "bus").await.err().context("it was opened")?;
     assert_eq!(why.kind, UnavailableKind::Missing);
     assert!(why.source.to_string().contains("no stream `events`"), "{}", why.source);
 
@@ -151,7 +153,7 @@ async fn fault_86_nats_without_a_stream_gets_nothing() -> Result<()> {
     let subjects = vec!["events.other".to_owned()];
     let mut made = stream::Config { name: "events".to_owned(), subjects, ..stream::Config::default() };
     context.create_stream(made.clone()).await?;
-    let mut sink = NatsSink::open(config).await.unwrap();
+    let mut sink = NatsSink::open(config, "bus").await.unwrap();
     let records = [event("a"), event("b")];
     let report = deliver(&mut sink, &records, "events.order.paid").await;
     assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
@@ -166,7 +168,7 @@ async fn fault_86_nats_without_a_stream_gets_nothing() -> Result<()> {
     context.update_stream(made).await?;
     delivered(&mut sink, &records, "events.order.paid").await;
     let first = futures_util::StreamExt::next(&mut overheard).await.context("nothing was published")?;
-    let id = first.headers.and_then(|headers| Some(headers.get("Nats-Msg-Id")?.as_str().to_owned()));
+    let id = first.headers.and_then(|headers| Some(headers.get("event_id")?.as_str().to_owned()));
     assert!(records.iter().any(|record| Some(record.id.to_string()) == id), "{id:?}");
     let other = futures_util::StreamExt::next(&mut overheard).await.context("one was published")?;
     assert_eq!(other.subject.as_str(), "events.order.paid");
@@ -187,13 +189,12 @@ async fn fault_87_nats_knows_an_event_again_whose_confirmation_was_lost() -> Res
         timeout: Span(Duration::from_millis(700)),
         ..NatsConfig::new(format!("nats://127.0.0.1:{}", proxy.port()))
     };
-    let mut sink = NatsSink::open(NatsConfig { timeout: Span(Duration::from_secs(20)), ..config.clone() })
-        .await
-        .unwrap();
+    let patient = NatsConfig { timeout: Span(Duration::from_secs(20)), ..config.clone() };
+    let mut sink = NatsSink::open(patient, "bus").await.unwrap();
     delivered(&mut sink, &[event("a")], "events.order.paid").await;
     let mut sink = loop {
         // On a busy machine it may take more than one attempt.
-        if let Ok(sink) = NatsSink::open(config.clone()).await {
+        if let Ok(sink) = NatsSink::open(config.clone(), "bus").await {
             break sink;
         }
     };
@@ -219,10 +220,86 @@ async fn fault_87_nats_knows_an_event_again_whose_confirmation_was_lost() -> Res
     Ok(())
 }
 
+/// Several sinks may fill one stream, each by a route of its own, and the stream takes no event of one for an event of another. What one of them
+/// sends again it still knows again.
+#[tokio::test]
+async fn two_nats_sinks_fill_one_stream() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let config = NatsConfig { create: true, ..NatsConfig::new(server.url()) };
+    let mut by_type = NatsSink::open(config.clone(), "by-type").await.unwrap();
+    let mut by_tenant = NatsSink::open(config, "by-tenant").await.unwrap();
+    let records = [event("a"), event("b")];
+    for _ in 0..2 {
+        delivered(&mut by_type, &records, "events.order.paid").await;
+        delivered(&mut by_tenant, &records, "events.tenant.acme").await;
+    }
+    let mut found = stored(&server.url()).await?;
+    found.sort();
+    let mut expected = [records[0].id, records[0].id, records[1].id, records[1].id];
+    expected.sort();
+    assert_eq!(found, expected);
+    Ok(())
+}
+
+/// The same through a relay, which tells each sink its name.
+#[tokio::test]
+async fn a_relay_fills_one_nats_stream_by_two_routes() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let database = database().await;
+    let mut connection = database.connect().await?;
+    let target = || Target::Nats(NatsConfig { create: true, ..NatsConfig::new(server.url()) });
+    let route = Some("events.of.{key}".to_owned());
+    let by_key = SinkSettings { route, ..sink("by-key", target()) };
+    let relay = start(&database, vec![sink("by-type", target()), by_key]);
+    emit(&mut connection, "order.paid", Some("7")).await;
+    let begun = Instant::now();
+    let mut found = Vec::new();
+    while found.len() < 2 {
+        assert!(begun.elapsed() < PATIENCE, "{found:?} {:?}", relay.status());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // There may be no stream yet.
+        found = stored(&server.url()).await.unwrap_or_default();
+    }
+    assert_eq!(found[0], found[1]);
+    relay.stop().await;
+    Ok(())
+}
+
+/// Rows of two adopted tables, or of one that was emptied and began to count anew: they share an id, and are two events.
+#[tokio::test]
+async fn nats_keeps_two_events_that_share_the_id_of_their_tables() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let config = NatsConfig { create: true, ..NatsConfig::new(server.url()) };
+    let mut sink = NatsSink::open(config, "bus").await.unwrap();
+    let mut records = [event("a"), event("b")];
+    for record in &mut records {
+        record.source_id = Some("7".to_owned());
+    }
+    for _ in 0..2 {
+        delivered(&mut sink, &records, "events.order.paid").await;
+    }
+    let context = jetstream::new(async_nats::connect(server.url()).await?);
+    let stream = context.get_stream("events").await?;
+    assert_eq!(stream.cached_info().state.messages, 2);
+    let mut known_by = Vec::new();
+    for at in 1..=2 {
+        let headers = stream.get_raw_message(at).await?.headers;
+        let header = |name: &str| headers.get(name).map(ToString::to_string);
+        assert_eq!(header("event_id").as_deref(), Some("7"), "the id that consumers know");
+        known_by.extend(header("Nats-Msg-Id"));
+    }
+    known_by.sort();
+    let mut expected = records.map(|record| format!("{}.bus", record.id));
+    expected.sort();
+    assert_eq!(known_by, expected);
+    Ok(())
+}
+
 /// A subject that is forbidden concerns its own events, and nobody waits for an answer that does not come.
 #[tokio::test]
 async fn a_nats_subject_that_is_forbidden_concerns_its_events_alone() -> Result<()> {
-    let user = r#"{ user: shop, password: pw, permissions: { publish: { deny: "events.secret" } } }"#;
+    let denied = r#"[ "events.secret", "events.hidden.>" ]"#;
+    let user = format!("{{ user: shop, password: pw, permissions: {{ publish: {{ deny: {denied} }} }} }}");
     let server =
         Broker::private(Nats::new().set("authorization", format!("{{ users: [ {user} ] }}"))).await?;
     let config = NatsConfig {
@@ -230,7 +307,7 @@ async fn a_nats_subject_that_is_forbidden_concerns_its_events_alone() -> Result<
         timeout: Span(Duration::from_mins(1)),
         ..NatsConfig::new(format!("nats://shop:pw@{}", server.address()))
     };
-    let mut sink = NatsSink::open(config).await.unwrap();
+    let mut sink = NatsSink::open(config, "bus").await.unwrap();
     // Twice: what was said of the first does not count for the second.
     for _ in 0..2 {
         let report = deliver(&mut sink, &[event("a"), event("a"), event("b")], "events.secret").await;
@@ -243,6 +320,13 @@ async fn a_nats_subject_that_is_forbidden_concerns_its_events_alone() -> Result<
         assert!(first.reason.contains("events.secret"), "{}", first.reason);
         delivered(&mut sink, &[event("a"), event("b")], "events.order.paid").await;
     }
+    // The server quotes these when it speaks of them.
+    for subject in [r"events.hidden.a\b", "events.hidden.a\"b", "events.hidden.a\u{200b}b"] {
+        let report = deliver(&mut sink, &[event("a")], subject).await;
+        assert!(report.unavailable.is_none(), "{subject:?}: {:?}", report.unavailable);
+        let [Outcome::Refused(refusal)] = report.outcomes.as_slice() else { panic!("{report:?}") };
+        assert_eq!(refusal.kind, RefusalKind::Rejected);
+    }
     Ok(())
 }
 
@@ -251,7 +335,7 @@ async fn a_nats_subject_that_is_forbidden_concerns_its_events_alone() -> Result<
 async fn a_nats_event_gives_the_server_no_orders() -> Result<()> {
     let server = Broker::private(Nats::new()).await?;
     let config = NatsConfig { create: true, ..NatsConfig::new(server.url()) };
-    let mut sink = NatsSink::open(config).await.unwrap();
+    let mut sink = NatsSink::open(config, "bus").await.unwrap();
     let records = [event("a"), event("b"), event("c")];
     let headers = [("X-Origin", "web"), ("Nats-Rollup", "all"), ("nats-msg-id", "7")];
     let batch: Vec<_> = records
@@ -288,7 +372,7 @@ async fn a_nats_stream_that_confirms_nothing_is_named() -> Result<()> {
         ..stream::Config::default()
     };
     context.create_stream(silent).await?;
-    let why = NatsSink::open(NatsConfig::new(server.url())).await.err().context("it was opened")?;
+    let why = NatsSink::open(NatsConfig::new(server.url()), "bus").await.err().context("it was opened")?;
     assert_eq!(why.kind, UnavailableKind::Blocked);
     assert!(why.source.to_string().contains("no_ack"), "{}", why.source);
     Ok(())
@@ -298,8 +382,8 @@ async fn a_nats_stream_that_confirms_nothing_is_named() -> Result<()> {
 #[tokio::test]
 async fn a_nats_stream_that_is_sealed_is_waited_for() -> Result<()> {
     let server = Broker::private(Nats::new()).await?;
-    let mut sink =
-        NatsSink::open(NatsConfig { create: true, ..NatsConfig::new(server.url()) }).await.unwrap();
+    let config = NatsConfig { create: true, ..NatsConfig::new(server.url()) };
+    let mut sink = NatsSink::open(config, "bus").await.unwrap();
     delivered(&mut sink, &[event("a")], "events.order.paid").await;
     let context = jetstream::new(async_nats::connect(server.url()).await?);
     let made = context.get_stream("events").await?.cached_info().config.clone();

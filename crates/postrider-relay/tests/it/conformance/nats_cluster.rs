@@ -19,7 +19,7 @@ use crate::support::PATIENCE;
 async fn opened(config: &NatsConfig) -> NatsSink {
     let begun = Instant::now();
     loop {
-        match NatsSink::open(config.clone()).await {
+        match NatsSink::open(config.clone(), "bus").await {
             Ok(sink) => return sink,
             Err(why) => assert!(begun.elapsed() < PATIENCE, "{why:?}"),
         }

@@ -2,6 +2,7 @@
 
 pub mod client;
 mod faults;
+mod grades;
 mod headers;
 mod routing;
 

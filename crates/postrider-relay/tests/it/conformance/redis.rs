@@ -269,6 +269,95 @@ async fn a_redis_stream_that_is_forbidden_concerns_its_events_alone() -> Result<
     Ok(())
 }
 
+/// The server takes less at once than a batch has, or than an event has. It would end the connection, and so it would every time.
+#[tokio::test]
+async fn what_redis_does_not_take_at_once_is_sent_in_pieces_or_refused() -> Result<()> {
+    for service in [Redis::new(), Redis::new().valkey()] {
+        let server = Broker::private(service.set("client-query-buffer-limit", LARGEST)).await?;
+        let mut sink = RedisSink::open(RedisConfig::new(server.url())).await.unwrap();
+        let mut records = ["a", "b", "a", "a", "b", "a", "a", "b"].map(event);
+        for record in &mut records {
+            record.payload = "x".repeat(LARGEST / 3);
+        }
+        delivered(&mut sink, &records, "events").await;
+        let stored = ids(&ask(&server, ["XRANGE", "events", "-", "+"]).await?)?;
+        assert_eq!(stored, records.each_ref().map(|record| record.id));
+
+        let mut records = ["b", "a", "a", "b"].map(event);
+        records[1].payload = "x".repeat(LARGEST);
+        let report = deliver(&mut sink, &records, "events").await;
+        assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+        let [Outcome::Delivered, Outcome::Refused(refusal), Outcome::NotSent, Outcome::Delivered] =
+            report.outcomes.as_slice()
+        else {
+            panic!("{:?}", report.outcomes);
+        };
+        assert_eq!(refusal.kind, RefusalKind::TooLarge);
+        assert!(refusal.reason.contains("client-query-buffer-limit"), "{}", refusal.reason);
+    }
+    Ok(())
+}
+
+/// A header counts as much as a body.
+#[tokio::test]
+async fn an_event_whose_header_is_too_large_for_redis_is_refused() -> Result<()> {
+    let server = Broker::private(Redis::new().set("proto-max-bulk-len", LARGEST)).await?;
+    let mut sink = RedisSink::open(RedisConfig::new(server.url())).await.unwrap();
+    let records = [event("a"), event("b")];
+    let batch: Vec<_> = records
+        .iter()
+        .zip([LARGEST + 1, 1])
+        .map(|(record, size)| postrider_relay::Message {
+            record,
+            id: postrider_relay::EventId::of(record),
+            destination: "events".to_owned(),
+            content_type: "application/json",
+            headers: vec![("big".to_owned(), "x".repeat(size))],
+            body: b"{}".to_vec(),
+        })
+        .collect();
+    let report = sink.deliver(&batch).await;
+    let [Outcome::Refused(refusal), Outcome::Delivered] = report.outcomes.as_slice() else {
+        panic!("{report:?}");
+    };
+    assert_eq!(refusal.kind, RefusalKind::TooLarge);
+    assert!(refusal.reason.contains("proto-max-bulk-len"), "{}", refusal.reason);
+    Ok(())
+}
+
+/// A user who lacks a command is waited for, whatever the user is called: no event is to blame.
+#[tokio::test]
+async fn a_redis_user_who_may_not_add_is_waited_for() -> Result<()> {
+    for service in [Redis::new(), Redis::new().valkey()] {
+        let server = Broker::private(service).await?;
+        ask(&server, ["ACL", "SETUSER", "monkey", "on", ">pw", "~*", "+multi", "+exec", "+client", "+hello"])
+            .await?;
+        let url = format!("redis://monkey:pw@{}", server.address());
+        let mut sink = RedisSink::open(RedisConfig::new(url)).await.unwrap();
+        let report = deliver(&mut sink, &[event("a"), event("b")], "events").await;
+        assert_eq!(report.outcomes, vec![Outcome::NotSent; 2]);
+        let why = report.unavailable.context("it was delivered")?;
+        assert_eq!(why.kind, UnavailableKind::Forbidden, "{}", why.source);
+    }
+    Ok(())
+}
+
+/// A port that speaks no TLS says nothing at all to who does.
+#[tokio::test]
+async fn a_redis_that_speaks_no_tls_is_asked_whether_it_does() -> Result<()> {
+    let server = Broker::private(Redis::new()).await?;
+    let authority = Authority::new()?;
+    let config = RedisConfig {
+        ca: Some(authority.certificate()),
+        timeout: Span(Duration::from_millis(500)),
+        ..RedisConfig::new(format!("rediss://{}", server.address()))
+    };
+    let why = RedisSink::open(config).await.err().context("it was opened")?;
+    assert_eq!(why.kind, UnavailableKind::Timeout, "{}", why.source);
+    assert!(why.source.to_string().contains("does it speak TLS"), "{}", why.source);
+    Ok(())
+}
+
 /// A server that has become a replica takes nothing, and is waited for: whoever fails over moves the address, or makes it a primary again.
 #[tokio::test]
 async fn fault_95_redis_that_is_read_only_is_waited_for() -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postrider_testkit::Seed;
 use rand::RngExt as _;
@@ -12,7 +12,8 @@ use sqlx::PgPool;
 use super::child::{Order, Worker};
 use super::far::{Far, prepare, unique};
 use super::fatal::POINTS;
-use super::{expected, ledger, payments, soak, sums, until};
+use super::{expected, ledger, payments, soak, sums};
+use crate::support::PATIENCE;
 
 const EVENTS: usize = 5_000;
 /// Of each point, at each broker; over all four brokers at least twenty.
@@ -70,7 +71,7 @@ pub async fn kills<F: Far>(far: &F) {
             break;
         }
         assert!(start.elapsed().as_secs() < 300 * soak() as u64, "they do not end: {hits:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     println!("{}: {hits:?} kills after {:.1?}, {:?}", far.kind(), begun.elapsed(), sums(&pool).await);
     assert!(POINTS.iter().all(|point| hits[point] >= HITS), "{hits:?}");
@@ -93,7 +94,16 @@ async fn rest<F: Far>(
     let is_done = async || far.left(consumer).await == 0 && sums(pool).await.1 == expected(events).1;
     loop {
         let workers: Vec<Worker> = (0..WORKERS).map(|slot| Worker::start(&order(slot))).collect();
-        until("nothing is left", is_done).await;
+        let (mut booked, mut at) = (-1, Instant::now());
+        while !is_done().await {
+            // As long as something comes, however slowly.
+            let now = sums(pool).await.1;
+            if now > booked {
+                (booked, at) = (now, Instant::now());
+            }
+            assert!(at.elapsed() < PATIENCE, "{booked} of {events} are booked, and no more come");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         for worker in workers {
             let status = worker.stop().await;
             assert!(status.success(), "{status}");

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use postrider::log::Record;
-use postrider_relay::sinks::kafka::{KafkaConfig, KafkaSink};
+use postrider_relay::sinks::kafka::{CreateTopics, KafkaConfig, KafkaSink};
 use postrider_relay::{Outcome, RefusalKind};
 use postrider_testkit::{Broker, Kafka};
 
@@ -168,6 +168,48 @@ async fn fault_81_a_kafka_topic_that_is_forbidden_concerns_its_events_alone() ->
     delivered(&mut sink, &later, "closed").await;
     assert_eq!(stored(&brokers, "closed").await?.len(), 3);
     assert_eq!(stored(&brokers, "open").await?.len(), 2);
+    Ok(())
+}
+
+/// A topic that cannot be made concerns its own events: to Kafka `.` and `_` are the same letter where it compares names, and there may be fewer
+/// brokers than replicas are asked for.
+#[tokio::test]
+async fn fault_81_a_kafka_topic_that_cannot_be_made_concerns_its_events_alone() -> Result<()> {
+    let server = Broker::shared(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    let making = |replication| KafkaConfig {
+        create_topics: Some(CreateTopics { partitions: 1, replication }),
+        ..config(&brokers)
+    };
+    let mut sink = KafkaSink::open(making(1)).await.unwrap();
+    let [first, bad, behind, other, last] = [event("a"), event("b"), event("b"), event("c"), event("a")];
+    let sent = [
+        (&first, "collides.one"),
+        (&bad, "collides_one"),
+        (&behind, "collides.one"),
+        (&other, "collides-not"),
+        (&last, "collides.one"),
+    ];
+    // What is refused now is refused the next time, and the others have not waited for it.
+    for _ in 0..2 {
+        let report = deliver_to(&mut sink, sent).await;
+        assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+        let [one, Outcome::Refused(refusal), two, three, four] = report.outcomes.as_slice() else {
+            panic!("{report:?}");
+        };
+        assert_eq!(refusal.kind, RefusalKind::Unroutable, "{refusal:?}");
+        assert!(refusal.reason.contains("`collides_one` cannot be made"), "{}", refusal.reason);
+        assert_eq!([one, three, four], [&Outcome::Delivered; 3]);
+        assert_eq!(*two, Outcome::NotSent, "it is behind the one that was refused");
+    }
+    assert_eq!(firsts(&stored(&brokers, "collides.one").await?, "a"), [first.id, last.id]);
+    assert_eq!(stored(&brokers, "collides-not").await?.len(), 2);
+
+    let mut sink = KafkaSink::open(making(3)).await.unwrap();
+    let report = deliver_to(&mut sink, [(&bad, "three-brokers"), (&first, "collides.one")]).await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    assert_eq!(refused(&report.outcomes[0]), Some(RefusalKind::Rejected), "{report:?}");
+    assert_eq!(report.outcomes[1], Outcome::Delivered);
     Ok(())
 }
 
