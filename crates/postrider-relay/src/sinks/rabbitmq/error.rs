@@ -169,6 +169,7 @@ mod tests {
             assert_eq!(blamed(code, words), None, "{words}");
         }
     }
+
     /// As RabbitMQ says it, from the routing key on.
     fn words(key: &str) -> String {
         let beginning = "ACCESS_REFUSED - write access to topic '";
