@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider::log::{self, Batch, Mood, Reader};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use self::deliver::Delivery;
 use self::errand::{Desk, Errand};
@@ -99,6 +99,8 @@ struct Pipeline {
     trouble: Option<settle::Unstored>,
     /// Whether anything was stored since it began.
     has_settled: bool,
+    /// Rung by everything that was read.
+    has_read: Arc<Notify>,
     /// Slots that the reader had emptied before their time when it was last counted.
     shortened: u64,
     /// When operators were told something last, and of which mood.
@@ -125,6 +127,7 @@ impl Pipeline {
             match self.wait().await {
                 Happened::Read(batch) => {
                     let batch = batch?;
+                    self.has_read.notify_one();
                     // What a connection read that is gone must not be mixed with what the next one reads again.
                     self.forget_lost();
                     let parts = self.window.push(batch);

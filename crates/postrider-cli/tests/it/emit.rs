@@ -67,8 +67,8 @@ async fn what_is_wrong_with_an_event_is_said_as_it_is() {
     assert_eq!(
         end.stderr,
         "error: the database failed: permission denied for function emit\n  hint: the role lacks a privilege: make it a member of the \
-         role for the task (postrider_emit emits, postrider_reader looks at the views, postrider_relay carries events and changes \
-         what is parked or paused; who owns captured tables and installs their triggers is let to with `select \
+         role for the task (postrider_emit emits, postrider_reader looks at the views, postrider_consume consumes, works off jobs \
+         and changes them, postrider_relay carries events and changes what is parked or paused; who owns captured tables and installs their triggers is let to with `select \
          postrider.allow_capture('ROLE')`), or restore what that role may do with `postrider init`\n"
     );
     run(&database, format!("drop role {role}")).await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use postrider::log::parking::Attempt;
 use postrider::log::{self, BatchBytes, Error, Reader, ReaderOptions, Retention};
 use sqlx::PgPool;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::deliver::chain;
 use super::errand::Desk;
@@ -29,6 +29,9 @@ use crate::telemetry::Telemetry;
 
 /// A reader that lived for so long was well: the pauses between attempts begin anew.
 const LONG_LIFE: Duration = Duration::from_secs(30);
+
+/// That a reader could be opened does not mean that it can read. One that has read nothing is believed after so long.
+const PROBATION: Duration = Duration::from_secs(10);
 
 /// What a pipeline shares with its relay.
 #[derive(Clone)]
@@ -76,7 +79,7 @@ pub(crate) async fn supervise(
         }
         let pause = backoff::pause(&backoff::RECONNECT, failures);
         // Stands until the next attempt has failed too.
-        let complaint = kept.complaint.make(&fittings, &settings.name, &face, 2 * pause + LONG_LIFE / 3);
+        let complaint = kept.complaint.make(&fittings, &settings.name, &face, 2 * pause + PROBATION);
         let _ = tokio::join!(rest(pause, &face, &mut stop), tokio::time::timeout(pause, complaint));
     }
     if let Some(outlet) = kept.outlet
@@ -121,7 +124,6 @@ async fn once(
     let opening = Reader::open(fittings.relay.database.clone(), options(fittings, settings));
     let Some(reader) = while_alive(opening, face, stop).await else { return Ok(()) };
     let reader = reader?;
-    while_alive(kept.complaint.withdraw(&fittings.pool), face, stop).await;
     let begun = Instant::now();
     let mut pipeline = Pipeline {
         settings: Arc::clone(settings),
@@ -150,10 +152,15 @@ async fn once(
         paused: None,
         trouble: None,
         has_settled: false,
+        has_read: Arc::new(Notify::new()),
         shortened: 0,
         told: None,
     };
-    let ended = pipeline.run().await;
+    let has_read = Arc::clone(&pipeline.has_read);
+    let ended = tokio::select! {
+        ended = pipeline.run() => ended,
+        never = kept.complaint.withdraw_after(has_read.notified(), PROBATION, &fittings.pool) => match never {},
+    };
     if ended.is_err()
         && let Some(delivering) = pipeline.delivering.take()
     {

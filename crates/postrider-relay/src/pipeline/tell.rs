@@ -1,6 +1,8 @@
 //! What operators are told by way of the database, where anybody may ask, also when this relay cannot be reached.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::future::pending;
 use std::time::{Duration, Instant};
 
 use postrider::log::{self, Mood, Report, lease};
@@ -85,12 +87,20 @@ impl Complaint {
         }
     }
 
-    /// It reads again. Where this does not arrive, what was said runs out.
-    pub(super) async fn withdraw(&mut self, pool: &PgPool) {
-        if let Some(id) = self.0.take()
-            && let Ok(mut connection) = pool.acquire().await
-        {
-            let _ = lease::release(&mut connection, id).await;
+    /// Withdraws what was said when it is `proven` that it reads again, or after so long. Where this does not arrive, what was said runs out.
+    pub(super) async fn withdraw_after(
+        &mut self,
+        proven: impl Future<Output = ()>,
+        probation: Duration,
+        pool: &PgPool,
+    ) -> Infallible {
+        if let Some(id) = self.0 {
+            let _ = tokio::time::timeout(probation, proven).await;
+            self.0 = None;
+            if let Ok(mut connection) = pool.acquire().await {
+                let _ = lease::release(&mut connection, id).await;
+            }
         }
+        pending().await
     }
 }

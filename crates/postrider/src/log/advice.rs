@@ -60,7 +60,7 @@ fn by_code(code: &str) -> Option<&'static str> {
     Some(match code {
         "28000" | "28P01" => "check the user, the password and pg_hba.conf",
         "42501" => {
-            "the role lacks a privilege: make it a member of the role for the task (postrider_emit emits, postrider_reader looks at the views, postrider_relay carries events and changes what is parked or paused; who owns captured tables and installs their triggers is let to with `select postrider.allow_capture('ROLE')`), or restore what that role may do with `postrider init`"
+            "the role lacks a privilege: make it a member of the role for the task (postrider_emit emits, postrider_reader looks at the views, postrider_consume consumes, works off jobs and changes them, postrider_relay carries events and changes what is parked or paused; who owns captured tables and installs their triggers is let to with `select postrider.allow_capture('ROLE')`), or restore what that role may do with `postrider init`"
         }
         "53100" => "make room on the server's disk: nothing more is delivered until progress can be stored",
         "53300" => {

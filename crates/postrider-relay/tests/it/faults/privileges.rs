@@ -1,14 +1,16 @@
 //! Passwords and privileges that are taken away under load.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
 use postrider_relay::{Relay, Retry, SinkSettings, State};
 use postrider_testkit::{PostgresServer, Settings, Version};
+use uuid::Uuid;
 
 use super::load::Load;
 use super::{all_delivered, eventually, run, runs, says, state, stays};
-use crate::support::{Answer, Probe, database, database_on, emit_many, settings, sink, until};
+use crate::support::{Answer, PATIENCE, Probe, database, database_on, emit_many, settings, sink, until};
 
 const TERMINATE: &str = "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'carrier'";
 
@@ -84,6 +86,56 @@ async fn fault_35_a_revoked_privilege_is_named_and_delivery_goes_on_after_the_gr
     assert!(report.duplicated.count <= 300, "{report}");
     relay.stop().await;
     run(&mut admin, &format!("drop role {role}; drop role {owner}")).await;
+}
+
+/// Each attempt opens a reader that is well until it reads. Who asks the database must not see that one.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_35_who_cannot_read_has_failed_in_the_database_too_until_it_reads_again() {
+    let database = database().await;
+    let mut admin = database.connect().await.unwrap();
+    let role = format!("r{}", rand::random::<u32>());
+    run(&mut admin, &format!("create role {role} login in role postrider_relay")).await;
+    let probe = Probe::new();
+    let mut settings = settings(&database, vec![sink("probe", probe.target())]);
+    settings.database = database.url_as(&role).parse().unwrap();
+    let relay = Relay::start(settings).unwrap();
+    emit_many(&mut admin, 0, 1, 1).await;
+    probe.wait_for(1).await;
+    run(
+        &mut admin,
+        "revoke select on postrider.events from postrider_relay;
+         do $$ begin execute (
+             select format('grant select (%s) on postrider.events to postrider_relay', string_agg(quote_ident(attname), ', '))
+             from pg_attribute where attrelid = 'postrider.events'::regclass and attnum > 0 and attname <> 'payload'
+         ); end $$",
+    )
+    .await;
+    emit_many(&mut admin, 1, 1, 1).await;
+    until(&mut admin, "select exists (select from postrider.troubles)").await;
+    let attempted = async {
+        let mut readers: BTreeSet<Uuid> = BTreeSet::new();
+        while readers.len() < 4 {
+            let said: Option<String> = sqlx::query_scalar("select trouble from postrider.troubles")
+                .fetch_optional(&mut admin)
+                .await
+                .unwrap();
+            let said = said.expect("it still cannot read");
+            assert!(said.contains("permission denied for table events"), "{said}");
+            let opened: Vec<Uuid> =
+                sqlx::query_scalar("select reader from postrider.readers where state <> 'failed'")
+                    .fetch_all(&mut admin)
+                    .await
+                    .unwrap();
+            readers.extend(opened);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, attempted).await.expect("it goes on trying");
+    run(&mut admin, "grant select on postrider.events to postrider_relay").await;
+    probe.wait_for(2).await;
+    until(&mut admin, "select not exists (select from postrider.troubles)").await;
+    relay.stop().await;
+    run(&mut admin, &format!("drop role {role}")).await;
 }
 
 /// Reading goes on without it, so nobody else would say what is missing.

@@ -19,7 +19,7 @@ async fn killed_while_waiting(test: &str, how: Confirm, deadline: Duration) {
     // A machine that stands still for a second takes no lanes from who lives: of each relay only one window comes again.
     let start = || RelayProcess::start(&Order { deadline, lease: LEASE * 3, ..world.order() });
     let (mut victim, mut other) = (start(), start());
-    for _ in 0..6 * soak() {
+    for _ in 0..4 * soak() {
         let owes = async {
             world.collector.next_from(victim.number).await;
             world.collector.confirm(how);

@@ -51,7 +51,7 @@ async fn fault_4_a_rolling_deploy_gives_no_duplicate() {
     let load = super::load::start(&world);
     let mut old = world.steady_relay();
     world.until_lanes(old.number, 16, &mut connection).await;
-    for _ in 0..10 * soak() {
+    for _ in 0..7 * soak() {
         let new = world.steady_relay();
         if rng.random() {
             world.until_lanes(new.number, 8, &mut connection).await;
