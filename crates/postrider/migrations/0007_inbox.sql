@@ -166,8 +166,9 @@ begin
         update postrider.inbox_ring set log_retention = turn_inbox.log_retention;
         ring.log_retention := log_retention;
     end if;
-    -- Seconds, because intervals of days and of hours are told apart by the clock changes in between.
-    keep := make_interval(secs => greatest(extract(epoch from ring.retention), extract(epoch from ring.log_retention)));
+    -- Seconds, because intervals of days and of hours are told apart by the clock changes in between. No more than 100 years, whoever
+    -- has set more: the server's times end somewhere.
+    keep := make_interval(secs => least(greatest(extract(epoch from ring.retention), extract(epoch from ring.log_retention)), 3153600000));
     phase := coalesce(pg_sequence_last_value('postrider.inbox_phase'), 0);
     if phase & 1 = 1 then
         if ring.turning is distinct from phase then

@@ -203,7 +203,7 @@ begin
     end if;
     if exists (
         select from json_to_recordset(enqueue_many.jobs) as j (unique_key text, key text, run_at timestamptz, unique_for text)
-        where j.unique_key is not null or j.unique_for is not null or j.key is not null or j.run_at > now() or j.run_at = '-infinity')
+        where j.unique_key is not null or j.unique_for is not null or j.key is not null or j.run_at > now() or j.run_at < '0001-01-01+00')
     then
         for job in
             select j.*, j.job -> 'payload' as body from rows from (

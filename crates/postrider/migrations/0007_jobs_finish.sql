@@ -1,10 +1,10 @@
 -- Finishing jobs: done, failed, snoozed, cancelled; and taking over from workers that have vanished.
 
 -- How long until the next attempt: doubled each time up to the queue's longest, and up to a fifth more or less, so that what failed together does not
--- come back together.
+-- come back together. In seconds, as doubles: an interval of days or years that is doubled thirty times is none of the server's any more.
 create or replace function postrider.job_backoff(attempt integer, first interval, longest interval) returns interval
     language sql volatile parallel safe return
-    least(first * (2 ^ least(attempt - 1, 30)), longest) * (0.8 + 0.4 * random());
+    make_interval(secs => least(extract(epoch from first) * 2 ^ least(attempt - 1, 30), extract(epoch from longest)) * (0.8 + 0.4 * random()));
 
 -- Refuses what is not understood: a word that nobody reads must not make a failed job a done one.
 create or replace function postrider.check_outcomes(outcomes json, done bigint[]) returns void
@@ -12,7 +12,9 @@ create or replace function postrider.check_outcomes(outcomes json, done bigint[]
 declare
     wrong text;
 begin
-    if json_typeof(check_outcomes.outcomes) is distinct from 'array' then
+    if array_position(check_outcomes.done, null) is not null then
+        wrong := 'A job in "done" is null.';
+    elsif json_typeof(check_outcomes.outcomes) is distinct from 'array' then
         wrong := format('They are a JSON %s.', json_typeof(check_outcomes.outcomes));
     else
         select format('Number %s, %s, %s.', o.place, left(o.said::text, 200), o.reason) into wrong
@@ -25,6 +27,8 @@ begin
                      when w.verdicts > 1 then 'says more than one of "error", "snooze", "cancelled", "untouched" and "output"'
                      when w.errors = 0 and w.of_errors > 0 then 'has "dead", "retry_in" or "vanished", which belong to an "error"'
                      when w.mistyped is not null then format('has a JSON %s for "%s"', json_typeof(a.said -> w.mistyped), w.mistyped)
+                     when w.denied is not null then format('has "%s": false, which says nothing of how it ended', w.denied)
+                     when w.endless is not null then format('has a "%s" beyond 100 years', w.endless)
                      end as reason
             from json_array_elements(check_outcomes.outcomes) with ordinality as a (said, place)
             cross join lateral (
@@ -35,7 +39,13 @@ begin
                        count(*) filter (where k.word in ('dead', 'retry_in', 'vanished')) as of_errors,
                        min(k.word) filter (where json_typeof(a.said -> k.word) is distinct from case
                            when k.word = 'error' then 'string' when k.word in ('retry_in', 'snooze') then 'number'
-                           when k.word in ('dead', 'cancelled', 'untouched', 'vanished') then 'boolean' else json_typeof(a.said -> k.word) end) as mistyped
+                           when k.word in ('dead', 'cancelled', 'untouched', 'vanished') then 'boolean' else json_typeof(a.said -> k.word) end) as mistyped,
+                       min(k.word) filter (where k.word in ('cancelled', 'untouched') and a.said ->> k.word = 'false') as denied,
+                       -- In seconds, as the worker's own longest pause. An exponent of three digits may be more than a number of the server holds.
+                       min(k.word) filter (where case
+                           when k.word not in ('retry_in', 'snooze') or json_typeof(a.said -> k.word) <> 'number' then false
+                           when a.said ->> k.word ~ '[eE][+-]?0*[1-9][0-9]{2}' then true
+                           else (a.said ->> k.word)::numeric not between -3153600000 and 3153600000 end) as endless
                 from json_object_keys(case when json_typeof(a.said) = 'object' then a.said else '{}' end) as k (word)) w) o
         where o.reason is not null order by o.place limit 1;
         if wrong is null then
@@ -49,7 +59,7 @@ begin
         raise exception using errcode = '22023', message = 'postrider: these outcomes of jobs are not understood',
             detail = wrong || ' Nothing was finished.',
             hint = 'An array of {"id": 7, "error": "why"}, with "retry_in": seconds or "dead": true beside the error; or, in place of it, '
-                   '"snooze": seconds, "output": any value, "cancelled": true, "untouched": true.';
+                   '"snooze": seconds, "output": any value, "cancelled": true, "untouched": true. In "done", ids of jobs.';
     end if;
 end
 $$;
@@ -76,7 +86,7 @@ declare
     written  smallint;
 begin
     perform postrider.refuse_snapshot('finished');
-    if settle_jobs.outcomes is not null then
+    if settle_jobs.outcomes is not null or array_position(settle_jobs.done, null) is not null then
         perform postrider.check_outcomes(settle_jobs.outcomes, settle_jobs.done);
     end if;
     -- Before any snapshot is taken: a ring that is turned while a statement waits for its lock would be empty to it, and what was set aside unseen.
@@ -231,7 +241,7 @@ begin
     end if;
     -- Whoever stops between this and the commit must not keep the claim for ever.
     perform set_config('idle_in_transaction_session_timeout', '30s', true)
-    where current_setting('idle_in_transaction_session_timeout') = '0';
+    where extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000 not between 1 and 30000;
 end
 $$;
 

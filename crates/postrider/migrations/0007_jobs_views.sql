@@ -121,14 +121,20 @@ create or replace function postrider.set_queue(
 ) returns void
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+    -- The server's times end somewhere: what is added to the clock, or taken from it, must not be beyond.
+    longest constant interval := interval '100 years';
+    wrong   text;
 begin
     perform postrider.check_queue(set_queue.queue);
-    if set_queue.lease < interval '1 second' or set_queue.keep_results < interval '0' or set_queue.first_backoff <= interval '0'
-       or set_queue.max_backoff <= interval '0' then
-        raise exception using errcode = '22023', message = format('postrider: queue %L cannot be set like that', set_queue.queue),
-            detail = format('lease %L, keep_results %L, first_backoff %L, max_backoff %L. Nothing was changed.',
-                set_queue.lease, set_queue.keep_results, set_queue.first_backoff, set_queue.max_backoff),
-            hint = 'A lease is a second or more, a backoff more than nothing, and keep_results ''0'' keeps nothing.';
+    wrong := case when set_queue.lease not between interval '1 second' and longest then format('a lease of %s', set_queue.lease)
+                  when set_queue.keep_results not between interval '0' and longest then format('keep_results of %s', set_queue.keep_results)
+                  when set_queue.first_backoff <= interval '0' or set_queue.first_backoff > longest then format('a first_backoff of %s', set_queue.first_backoff)
+                  when set_queue.max_backoff <= interval '0' or set_queue.max_backoff > longest then format('a max_backoff of %s', set_queue.max_backoff) end;
+    if wrong is not null then
+        raise exception using errcode = '22023', message = format('postrider: queue %L cannot have %s', set_queue.queue, wrong),
+            detail = 'Nothing was changed.',
+            hint = 'A lease is a second or more, a backoff more than nothing, keep_results ''0'' keeps nothing, and none of them is more than 100 years.';
     end if;
     insert into postrider.job_queues (queue) values (set_queue.queue) on conflict on constraint job_queues_pkey do nothing;
     update postrider.job_queues q set lease = coalesce(set_queue.lease, q.lease), keep_results = coalesce(set_queue.keep_results, q.keep_results),

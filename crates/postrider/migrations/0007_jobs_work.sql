@@ -323,7 +323,7 @@ begin
     perform postrider.refuse_snapshot('claimed');
     -- Whoever stops between this and the commit must not keep the queue from others for ever.
     perform set_config('idle_in_transaction_session_timeout', '30s', true)
-    where current_setting('idle_in_transaction_session_timeout') = '0';
+    where extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000 not between 1 and 30000;
     perform postrider.give_up_on_deaf_clients(30000);
     -- A job of a transaction that a crash could still take back must not run: the commit of this one waits for all WAL before it.
     if current_setting('synchronous_commit') = 'off' then

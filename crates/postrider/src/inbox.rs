@@ -5,7 +5,10 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use crate::log::error::Result;
+use crate::log::error::{Error, Result};
+
+/// No id is remembered for longer. The server's times end somewhere.
+const LONGEST: Duration = Duration::from_hours(24 * 365 * 100);
 
 /// Whether this consumer has this event for the first time: true once, for the transaction that commits. Ask in the transaction of the
 /// effect, before the effect; if it is false, do nothing and acknowledge. Whoever asks at the same time waits for the other to end.
@@ -140,13 +143,26 @@ pub async fn count(connection: &mut PgConnection, consumer: &str, event_id: Opti
     Ok(there.unsigned_abs())
 }
 
-/// Sets how long ids are remembered. Less than the log keeps events has no effect.
+/// Sets how long ids are remembered, 100 years at most. Less than the log keeps events has no effect.
 pub async fn keep(connection: &mut PgConnection, retention: Duration) -> Result<()> {
-    // After a schema-only restore there is nothing to set yet.
-    turn(connection, None).await?;
-    sqlx::query("update postrider.inbox_ring set retention = make_interval(secs => $1)")
+    if retention > LONGEST {
+        let words = "ids are remembered for 100 years at most; name a shorter time, such as 30d";
+        return Err(Error::Input(sqlx::Error::InvalidArgument(words.to_owned())));
+    }
+    // Before any turn: one by the old time may forget what is to be kept for longer.
+    if !set_retention(connection, retention).await? {
+        // After a schema-only restore there is nothing to set yet.
+        turn(connection, None).await?;
+        set_retention(connection, retention).await?;
+    }
+    Ok(())
+}
+
+/// Whether there was something to set.
+async fn set_retention(connection: &mut PgConnection, retention: Duration) -> Result<bool> {
+    let set = sqlx::query("update postrider.inbox_ring set retention = make_interval(secs => $1)")
         .bind(retention.as_secs_f64())
         .execute(connection)
         .await?;
-    Ok(())
+    Ok(set.rows_affected() > 0)
 }

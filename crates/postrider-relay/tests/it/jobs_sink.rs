@@ -108,6 +108,45 @@ async fn what_the_queue_refuses_is_refused_alone() {
     assert_eq!(report.outcomes[2..], [Outcome::NotSent, Outcome::Delivered]);
 }
 
+/// The server takes no array with such a payload in it. Each event becomes a job all the same, by all that the rule says, and once.
+#[tokio::test]
+async fn an_event_with_a_zero_character_becomes_a_job_too() {
+    let database = database().await;
+    let config: JobsConfig = serde_json::from_value(json!({
+        "url": database.url(),
+        "rules": { "order.*": { "queue": "orders", "priority": 3, "max_attempts": 7, "keyed": true } },
+    }))
+    .unwrap();
+    let mut sink = JobsSink::open(config).await.unwrap();
+    let payload = r#"{"note": "a\u0000b"}"#;
+    let events =
+        [event("order.made", "7", payload), event("mail.sent", "7", "1"), event("order.paid", "8", "2")];
+    // Twice, as after a crash between delivering and settling.
+    for _ in 0..2 {
+        let report = deliver(&mut sink, &events).await;
+        assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+        assert_eq!(report.outcomes, vec![Outcome::Delivered; 3]);
+    }
+    let mut connection = database.connect().await.unwrap();
+    let jobs: Vec<(String, String, i16, i16, String, String)> = sqlx::query_as(
+        "select kind, queue::text, priority, max_attempts, key::text, payload::text from postrider.job_waiting order by id",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .unwrap();
+    let job = |kind: &str, key: &str, payload: &str| {
+        (kind.to_owned(), "orders".to_owned(), 3, 7, key.to_owned(), payload.to_owned())
+    };
+    assert_eq!(jobs, [job("order.made", "7", payload), job("order.paid", "8", "2")]);
+    let remembered: i64 = sqlx::query_scalar(
+        "select count(*) from postrider.job_unique where until between now() + interval '13 days' and now() + interval '14 days'",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .unwrap();
+    assert_eq!(remembered, 2);
+}
+
 #[tokio::test]
 async fn a_database_that_is_not_there_is_unavailable() {
     let config = JobsConfig::new("postgres://127.0.0.1:1/nowhere");

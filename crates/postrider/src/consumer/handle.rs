@@ -19,7 +19,8 @@ use crate::log::Error;
 /// server's own stands.
 const FIRST_TIME: &str = "select postrider.first_time($1, $2::text)
     from current_setting('idle_in_transaction_session_timeout') as own (time)
-    cross join lateral set_config('idle_in_transaction_session_timeout', case own.time when '0' then $3 else own.time end, true)";
+    cross join lateral set_config('idle_in_transaction_session_timeout',
+        case when extract(epoch from own.time::interval) * 1000 between 1 and $3::integer then own.time else $3::integer::text end, true)";
 
 /// A message in hand, with the event that it is.
 pub(super) struct Held<L: Link> {
@@ -185,7 +186,7 @@ async fn is_first(shared: &Shared, transaction: &mut Tx, id: &str) -> sqlx::Resu
     sqlx::query_scalar(FIRST_TIME)
         .bind(&shared.consumer)
         .bind(id)
-        .bind(format!("{}ms", shared.lease.as_millis().min(i32::MAX.unsigned_abs().into())))
+        .bind(i32::try_from(shared.lease.as_millis()).unwrap_or(i32::MAX))
         .fetch_one(&mut **transaction)
         .await
 }

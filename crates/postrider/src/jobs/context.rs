@@ -18,17 +18,23 @@ const ROLLBACK: Duration = Duration::from_millis(250);
 /// server ends one that nobody waits for any more, and the pool has its connection back.
 fn begin(silence: Duration, timeout: Option<Duration>) -> String {
     let milliseconds = |time: Duration| time.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
-    let unless_set = |setting: &str, time: Duration| {
-        let time = milliseconds(time);
-        format!("select set_config('{setting}', '{time}', true) where current_setting('{setting}') = '0'")
-    };
+    let silence = milliseconds(silence);
     let mut statements = vec![
         "begin isolation level read committed".to_owned(),
-        unless_set("idle_in_transaction_session_timeout", silence),
+        // A shorter time of the server's own stands, a longer one does not.
+        format!(
+            "select set_config('idle_in_transaction_session_timeout', '{silence}', true)
+             where extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000
+                   not between 1 and {silence}"
+        ),
     ];
     // Later than the handler itself is ended, which says what happened in better words.
-    statements
-        .extend(timeout.map(|timeout| unless_set("statement_timeout", timeout.saturating_add(4 * ROLLBACK))));
+    statements.extend(timeout.map(|timeout| {
+        let longest = milliseconds(timeout.saturating_add(4 * ROLLBACK));
+        format!(
+            "select set_config('statement_timeout', '{longest}', true) where current_setting('statement_timeout') = '0'"
+        )
+    }));
     statements.join("; ")
 }
 
@@ -103,10 +109,12 @@ impl JobContext {
             }
         };
         let outcomes = (*outcome != Outcome::Done).then(|| format!("[{}]", encode(self.id, result)));
+        // Named once, here or there.
+        let done = if outcomes.is_some() { Vec::new() } else { vec![self.id] };
         sqlx::query("select postrider.finish_jobs($1, $2::text::json, $3)")
             .bind(self.claim)
             .bind(outcomes)
-            .bind([self.id].as_slice())
+            .bind(done)
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;

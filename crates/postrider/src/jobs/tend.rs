@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::PgConnection;
+
 use super::cron::Cron;
 use super::error::{Error, Result};
 use super::link::Link;
@@ -28,13 +30,17 @@ pub(super) async fn tend(
     loop {
         let is_time = tokio::time::Instant::now() >= next_tending;
         let tended = once(&mut link, &crons, &mut undeclared, &telemetry, is_time.then_some(&queues)).await;
+        if is_time {
+            // Whatever came of it: what fails for ever would be tried without a pause.
+            next_tending = tokio::time::Instant::now() + TEND;
+        }
         match tended {
-            Ok(()) | Err(Error::Schedule { .. }) if !is_time => {}
-            Ok(()) => next_tending = tokio::time::Instant::now() + TEND,
+            Ok(()) => {}
             // It is not the connection's fault.
             Err(error @ Error::Schedule { .. }) => {
-                next_tending = tokio::time::Instant::now() + TEND;
-                tracing::error!(%error, "a schedule is left out");
+                if is_time {
+                    tracing::error!(%error, "a schedule is left out");
+                }
             }
             Err(error) => {
                 link.lost(&error).await;
@@ -58,22 +64,22 @@ async fn once(
         telemetry.taken_over(taken.unsigned_abs().into());
         tracing::warn!(jobs = taken, "jobs of workers that vanished are tried again");
     }
-    // Before the schedules: one of those that is wrong must not keep the rings from turning.
-    if let Some(queues) = queues {
-        for _ in 0..MOST_TABLES {
-            let emptied: i32 =
-                sqlx::query_scalar("select postrider.tend_jobs()").fetch_one(&mut *connection).await?;
-            if emptied == 0 {
-                break;
-            }
+    let Some(queues) = queues else { return schedule::tick(connection, crons).await };
+    // Neither keeps the other from its turn: a schedule that is wrong, or rings that cannot be turned.
+    let turned = turn_rings(connection).await;
+    let measured = telemetry::measure(connection, queues).await;
+    let declared = schedule::declare(connection, undeclared).await;
+    let ticked = schedule::tick(connection, crons).await;
+    turned.and(measured).and(ticked).and(declared)
+}
+
+async fn turn_rings(connection: &mut PgConnection) -> Result<()> {
+    for _ in 0..MOST_TABLES {
+        let emptied: i32 =
+            sqlx::query_scalar("select postrider.tend_jobs()").fetch_one(&mut *connection).await?;
+        if emptied == 0 {
+            break;
         }
-        telemetry::measure(connection, queues).await?;
-        let declared = schedule::declare(connection, undeclared).await;
-        if !matches!(declared, Ok(()) | Err(Error::Schedule { .. })) {
-            return declared;
-        }
-        // The others are kept all the same.
-        return schedule::tick(connection, crons).await.and(declared);
     }
-    schedule::tick(connection, crons).await
+    Ok(())
 }

@@ -12,6 +12,7 @@ mod declared;
 mod docs;
 mod dump;
 mod faults;
+mod inbox_keep;
 mod jobs;
 mod order;
 mod outbox;

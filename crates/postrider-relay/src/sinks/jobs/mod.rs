@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use sqlx::postgres::{PgConnectOptions, PgDatabaseError};
+use sqlx::postgres::{PgConnectOptions, PgDatabaseError, PgQueryResult};
 use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::time::timeout;
 
@@ -21,6 +21,10 @@ pub(super) const ROUTE: &str = "default";
 
 /// In the order of the array. Of an event that has been here before, the unique key is taken, and nothing is written.
 const ENQUEUE: &str = "select count(*) from postrider.enqueue_many($1::text::json)";
+
+/// The same for one. The server refuses an array with `\u0000` in it as a whole, and takes that as a payload.
+const ENQUEUE_ONE: &str = "select postrider.enqueue($1, $2::text::json, queue => $3, priority => $4,
+    unique_key => $5, max_attempts => $6, key => $7, unique_for => $8::text::interval)";
 
 /// Writes a job for each event that a rule fits, a batch in one statement.
 pub struct JobsSink {
@@ -71,12 +75,16 @@ impl JobsSink {
         }
         // One of them is not taken: one at a time, and nothing behind it that has its key.
         let mut stopped = HashSet::new();
-        for (place, job) in jobs.into_iter().enumerate() {
+        for (place, job) in jobs.iter().enumerate() {
             let key = batch[place].record.key.as_deref();
             if key.is_some_and(|key| stopped.contains(key)) {
                 continue;
             }
-            outcomes[place] = match enqueue(connection, &[job], &self.config).await {
+            let taken = match job {
+                Some(job) => enqueue_one(connection, job, &self.config).await,
+                None => Ok(()),
+            };
+            outcomes[place] = match taken {
                 Ok(()) => Outcome::Delivered,
                 Err(error) => {
                     stopped.extend(key);
@@ -121,7 +129,30 @@ async fn enqueue(
         return Ok(());
     }
     let array = serde_json::to_string(&jobs).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let asking = sqlx::query(ENQUEUE).bind(array).execute(connection);
+    in_time(config, sqlx::query(ENQUEUE).bind(array).execute(connection)).await
+}
+
+async fn enqueue_one(
+    connection: &mut PgConnection,
+    job: &Job<'_>,
+    config: &JobsConfig,
+) -> Result<(), sqlx::Error> {
+    let asking = sqlx::query(ENQUEUE_ONE)
+        .bind(job.kind)
+        .bind(job.payload.get())
+        .bind(job.queue)
+        .bind(i32::from(job.priority))
+        .bind(&job.unique_key)
+        .bind(i32::from(job.max_attempts))
+        .bind(job.key)
+        .bind(job.unique_for);
+    in_time(config, asking.execute(connection)).await
+}
+
+async fn in_time(
+    config: &JobsConfig,
+    asking: impl Future<Output = Result<PgQueryResult, sqlx::Error>>,
+) -> Result<(), sqlx::Error> {
     match timeout(config.timeout.0, asking).await {
         Ok(done) => done.map(drop),
         Err(_elapsed) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),

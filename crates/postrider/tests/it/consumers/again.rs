@@ -7,11 +7,13 @@ use std::time::Duration;
 use postrider::consume::{Backoff, BoxError, Outcome, Tx};
 use postrider::consumer::{Consumer, Delivery, Event, Grave, Link, Message, Opened, Source, Terms, Trouble};
 use serde_json::Value;
+use sqlx::postgres::PgPoolOptions;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{WRITE, ledger, sums, until};
 use crate::consume::wrapping::{WAYS, deadlock};
 use crate::jobs::metrics::Figures;
+use crate::support::options;
 
 const MAX_ATTEMPTS: u32 = 2;
 
@@ -154,4 +156,27 @@ async fn fault_106_a_frozen_consumer_keeps_no_event_from_others_and_cannot_commi
     ended.unwrap();
     assert_eq!((sums(&pool).await.0, tries.load(Ordering::SeqCst)), (1, 1), "lines, tries of the frozen one");
     assert_eq!(ends(&figures, "frozen"), [0, 1, 0, 0]);
+}
+
+/// A shorter time of the server's own stands, a longer one does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_may_be_silent_for_its_lease_at_most() {
+    for (own, kept) in [("0", "1min"), ("1h", "1min"), ("5s", "5s")] {
+        let (database, pool) = ledger().await;
+        let own_time = options(&database).options([("idle_in_transaction_session_timeout", own)]);
+        let broker = Again::default();
+        let settled = until("it is settled", async || broker.is_settled());
+        Consumer::new(PgPoolOptions::new().connect_lazy_with(own_time), "silent", broker.clone())
+            .lease(Duration::from_mins(1))
+            .run(settled, async |tx: &mut Tx, _: Event<Value>| {
+                let note = "insert into ledger (event_id, amount)
+                    select current_setting('idle_in_transaction_session_timeout'), 1";
+                sqlx::query(note).execute(&mut **tx).await?;
+                Ok::<_, BoxError>(Outcome::Done)
+            })
+            .await
+            .unwrap();
+        let told: String = sqlx::query_scalar("select event_id from ledger").fetch_one(&pool).await.unwrap();
+        assert_eq!(told, kept, "with {own} of its own");
+    }
 }

@@ -70,6 +70,11 @@ async fn bad_input_is_refused_with_what_to_do() {
             "22008",
             "job 'a' cannot run at 20000-01-01",
         ),
+        (
+            "enqueue_many('[{\"kind\": \"a\", \"payload\": 1, \"run_at\": \"0001-01-01 BC\"}]')",
+            "22008",
+            "job 'a' cannot run at 000",
+        ),
         ("enqueue('a', '{}', unique_for => '1 day')", "22023", "job 'a' has a unique_for and no unique_key"),
         (
             "enqueue('a', '{}', unique_key => 'u', unique_for => '-1 day')",
@@ -95,11 +100,28 @@ async fn bad_input_is_refused_with_what_to_do() {
             "job 2 of enqueue_many is not a job",
         ),
         ("claim_jobs(most => 0)", "22023", "these jobs cannot be claimed"),
-        ("set_queue('default', lease => '0')", "22023", "queue 'default' cannot be set like that"),
+        ("set_queue('default', lease => '0')", "22023", "queue 'default' cannot have a lease of 00:00:00"),
         (
             "set_queue('default', max_backoff => '-1 hour')",
             "22023",
-            "queue 'default' cannot be set like that",
+            "queue 'default' cannot have a max_backoff of -01:00:00",
+        ),
+        // Beyond the server's times, now or when it is added to the clock.
+        ("set_queue('default', lease => '101 years')", "22023", "cannot have a lease of 101 years"),
+        (
+            "set_queue('default', keep_results => '100000 years')",
+            "22023",
+            "cannot have keep_results of 100000 years",
+        ),
+        (
+            "set_queue('default', first_backoff => '290000 years')",
+            "22023",
+            "cannot have a first_backoff of 290000 years",
+        ),
+        (
+            "set_queue('default', max_backoff => '290000 years')",
+            "22023",
+            "cannot have a max_backoff of 290000 years",
         ),
         ("set_queue(null)", "22004", "the queue must not be null"),
         ("pause_queue('')", "22023", "the queue must not be empty"),

@@ -30,6 +30,20 @@ async fn outcomes_that_are_not_understood_are_refused() {
         (r#"finish_jobs(1, '[{"id": 1, "error": "a"}]', done => array[1])"#, "Job 1 is named twice"),
         (r#"finish_jobs(1, '[{"id": 77, "error": "a"}]')"#, "job 77 is not one of claim 1"),
         ("finish_jobs(1, done => array[1, 77])", "job 77 is not one of claim 1"),
+        (r#"finish_jobs(1, '[{"id": 1, "error": "a"}]', done => '{null}')"#, r#"A job in "done" is null"#),
+        ("finish_jobs(1, done => array[1, null])", r#"A job in "done" is null"#),
+        // They would be done, which is not what anybody means by it.
+        (r#"finish_jobs(1, '[{"id": 1, "cancelled": false}]')"#, r#"has "cancelled": false"#),
+        (r#"finish_jobs(1, '[{"id": 1, "untouched": false}]')"#, r#"has "untouched": false"#),
+        // In the year 33715, which few programs can read; beyond the server's times; and beyond its numbers.
+        (r#"finish_jobs(1, '[{"id": 1, "snooze": 1e12}]')"#, r#"has a "snooze" beyond 100 years"#),
+        (r#"finish_jobs(1, '[{"id": 1, "snooze": -1e12}]')"#, r#"has a "snooze" beyond 100 years"#),
+        (r#"finish_jobs(1, '[{"id": 1, "snooze": 1e300}]')"#, r#"has a "snooze" beyond 100 years"#),
+        (r#"finish_jobs(1, '[{"id": 1, "snooze": 1E+999999}]')"#, r#"has a "snooze" beyond 100 years"#),
+        (
+            r#"finish_jobs(1, '[{"id": 1, "error": "a", "retry_in": 1e18}]')"#,
+            r#"has a "retry_in" beyond 100 years"#,
+        ),
     ] {
         let statement = sqlx::AssertSqlSafe(format!("select postrider.{call}"));
         let error = sqlx::query(statement).execute(&mut connection).await.expect_err(call);
@@ -44,7 +58,8 @@ async fn outcomes_that_are_not_understood_are_refused() {
         3,
         "nothing was finished"
     );
-    finish(&mut connection, 1).await.unwrap();
+    // The longest pause that a worker says.
+    run(&mut connection, r#"select postrider.finish_jobs(1, '[{"id": 1, "snooze": 3153600000.0}]')"#).await;
 }
 
 /// Of two that finish parts of a claim which overlap, the second waits for the first, and is refused with all it did, if that commits.
@@ -97,6 +112,20 @@ async fn of_two_that_finish_the_same_job_one_is_refused() {
             one::<i64>(&mut second, "select count(*) - count(distinct id) from postrider.job_results").await,
             0
         );
+    }
+}
+
+/// Whatever the first pause is: doubled thirty times, it may be more than the server's intervals hold.
+#[tokio::test]
+async fn the_longest_pause_is_never_exceeded_by_doubling() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    for question in [
+        "select postrider.job_backoff(31, '3 days', '30 days') between interval '24 days' and interval '36 days'",
+        "select postrider.job_backoff(1000, '100 years', '100 years') between interval '700000 hours' and interval '1060000 hours'",
+        "select postrider.job_backoff(3, '1 second', '1 hour') between interval '3.2 seconds' and interval '4.8 seconds'",
+    ] {
+        assert!(one::<bool>(&mut connection, question).await, "{question}");
     }
 }
 

@@ -1,13 +1,14 @@
-//! What a worker does not wait for: a lock that its handler waits for, a database that is away when it is to end.
+//! What is not waited for: a lock that a handler waits for, a database that is away when a worker is to end, a client that stands still.
 
 use std::time::Duration;
 
 use postrider::jobs::{HandlerResult, Job, JobContext, Outcome, Worker, WorkerOptions};
 use serde_json::Value;
-use sqlx::Connection as _;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection as _, PgConnection};
 
 use super::{Working, one, pool, quick, until};
-use crate::support::{database, pool_through_proxy, run};
+use crate::support::{database, options, pool_through_proxy, run};
 
 async fn count_up(context: &mut JobContext, _job: Job<Value>) -> HandlerResult {
     let tx = context.transaction().await?;
@@ -71,4 +72,54 @@ async fn a_worker_that_is_told_to_stop_while_the_database_is_away_ends() {
     let heir = Working::start(heir);
     until(&mut connection, "select count(*) = 1 from postrider.job_results where attempt > 1").await;
     heir.stop().await;
+}
+
+/// As if the server, or the role, had this time of its own.
+fn with_own_time(options: PgConnectOptions, own: &str) -> PgConnectOptions {
+    options.options([("idle_in_transaction_session_timeout", own)])
+}
+
+const TIME: &str = "select current_setting('idle_in_transaction_session_timeout')";
+
+/// It has the queue's lock, or its claim, until the server ends it: a shorter time of the server's own stands, a longer one does not.
+#[tokio::test]
+async fn a_client_that_stands_still_keeps_a_queue_for_half_a_minute_at_most() {
+    let database = database().await;
+    for (own, kept) in [("0", "30s"), ("1h", "30s"), ("5s", "5s")] {
+        let mut connection =
+            PgConnection::connect_with(&with_own_time(options(&database), own)).await.unwrap();
+        run(&mut connection, "select postrider.enqueue('a', '{}')").await;
+        for call in [
+            "select postrider.claim_jobs()",
+            "select postrider.finish_jobs(max(claim)) from postrider.job_claims",
+        ] {
+            let mut tx = connection.begin().await.unwrap();
+            run(&mut tx, call).await;
+            assert_eq!(one::<String>(&mut tx, TIME).await, kept, "{call}, with {own} of its own");
+            tx.commit().await.unwrap();
+            assert_eq!(one::<String>(&mut connection, TIME).await, own, "afterwards it is as before");
+        }
+    }
+}
+
+async fn tell_time(context: &mut JobContext, _job: Job<Value>) -> HandlerResult {
+    let tx = context.transaction().await?;
+    let time: String = sqlx::query_scalar(TIME).fetch_one(&mut **tx).await?;
+    Ok(Outcome::DoneWith(time.into()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_may_be_silent_for_as_long_as_was_said_or_less() {
+    for (own, kept) in [("0", "1min"), ("1h", "1min"), ("5s", "5s")] {
+        let database = database().await;
+        let mut connection = database.connect().await.unwrap();
+        let pool = PgPoolOptions::new().connect_lazy_with(with_own_time(options(&database), own));
+        let options = WorkerOptions { silence: Duration::from_mins(1), ..quick() };
+        let working = Working::start(Worker::new(pool).options(options).handle("tell", tell_time));
+        run(&mut connection, "select postrider.enqueue('tell', '{}')").await;
+        until(&mut connection, "select exists (select from postrider.job_results)").await;
+        working.stop().await;
+        let told: String = one(&mut connection, "select output #>> '{}' from postrider.job_results").await;
+        assert_eq!(told, kept, "with {own} of its own");
+    }
 }

@@ -160,3 +160,28 @@ async fn a_schedule_that_is_refused_is_left_out_alone() {
         .await;
     working.stop().await;
 }
+
+/// Whatever keeps the rings from being turned, the clock goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn schedules_are_kept_although_the_rings_cannot_be_turned() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    // As only somebody who writes there himself can: more than the server can take from its clock.
+    run(
+        &mut connection,
+        "insert into postrider.job_queues (queue, keep_results) values ('for ever', '100000 years');
+         insert into postrider.job_results (slot, id, queue, kind, state, attempt, created_at)
+         values (0, 1000, 'for ever', 'old', 'done', 1, now())",
+    )
+    .await;
+    let refused = sqlx::query("select postrider.tend_jobs()").execute(&mut connection).await.unwrap_err();
+    assert_eq!(refused.as_database_error().unwrap().code().as_deref(), Some("22008"), "{refused}");
+    let cron = Cron::new("hourly", "@hourly", "tick", &Value::Null);
+    let working = Working::start(
+        Worker::new(pool(&database).await).options(quick()).cron(cron).handle("tick", nothing),
+    );
+    until(&mut connection, "select count(*) = 1 from postrider.job_crons where next_at is not null").await;
+    run(&mut connection, "update postrider.job_crons set next_at = next_at - interval '1 hour'").await;
+    until(&mut connection, "select exists (select from postrider.job_results where kind = 'tick')").await;
+    working.stop().await;
+}

@@ -39,10 +39,14 @@ async fn obey(context: &mut JobContext, job: Job<Order>) -> HandlerResult {
         "die" => Ok(Outcome::Dead("hopeless".to_owned())),
         "cancel" => Ok(Outcome::Cancel),
         "hang" if job.attempt == 1 => std::future::pending().await,
-        "effect" => {
+        what @ ("effect" | "effect with output" | "effect and die") => {
             let tx = context.transaction().await?;
             sqlx::query("insert into effects values ($1)").bind(job.id).execute(&mut **tx).await?;
-            Ok(Outcome::Done)
+            Ok(match what {
+                "effect with output" => Outcome::DoneWith(json!(7)),
+                "effect and die" => Outcome::Dead("hopeless".to_owned()),
+                _ => Outcome::Done,
+            })
         }
         "effect and retry" => {
             let tx = context.transaction().await?;
@@ -100,6 +104,8 @@ async fn every_outcome_is_what_it_says() {
         "effect",
         "effect and fail",
         "effect and retry",
+        "effect with output",
+        "effect and die",
     ] {
         ids.insert(what, enqueue(&mut connection, &order(what)).await.unwrap());
     }
@@ -112,7 +118,7 @@ async fn every_outcome_is_what_it_says() {
     let working = Working::start(
         Worker::new(pool(&database).await).options(options).state(Seen::default()).handle("order", obey),
     );
-    until(&mut connection, "select (select count(*) from postrider.job_results) = 9 and (select count(*) from postrider.job_waiting where state = 'dead') = 3").await;
+    until(&mut connection, "select (select count(*) from postrider.job_results) = 10 and (select count(*) from postrider.job_waiting where state = 'dead') = 4").await;
     working.stop().await;
 
     let mut shown = async |id: i64| admin::show(&mut connection, id).await.unwrap().unwrap();
@@ -127,6 +133,8 @@ async fn every_outcome_is_what_it_says() {
         ("effect", "done", 1),
         ("effect and fail", "done", 2),
         ("effect and retry", "done", 2),
+        ("effect with output", "done", 1),
+        ("effect and die", "dead", 1),
     ] {
         let found = shown(ids[what]).await;
         assert_eq!(
@@ -136,6 +144,7 @@ async fn every_outcome_is_what_it_says() {
         );
     }
     assert_eq!(shown(ids["work"]).await.output.as_deref(), Some(r#"{"attempt":1}"#));
+    assert_eq!(shown(ids["effect with output"]).await.output.as_deref(), Some("7"));
     assert_eq!(shown(ids["die"]).await.listed.error.as_deref(), Some("hopeless"));
     let failed = shown(fails).await;
     assert_eq!((failed.listed.state.as_str(), failed.listed.attempt), ("dead", 3));
@@ -147,7 +156,9 @@ async fn every_outcome_is_what_it_says() {
     let mut effects: Vec<i64> =
         sqlx::query_scalar("select job from effects").fetch_all(&mut connection).await.unwrap();
     effects.sort_unstable();
-    assert_eq!(effects, [-ids["effect and retry"], -ids["effect and fail"], ids["effect"]]);
+    let rolled_back_once = [-ids["effect and retry"], -ids["effect and fail"]];
+    let others = ["effect", "effect with output", "effect and die"].map(|what| ids[what]);
+    assert_eq!(effects, [rolled_back_once.as_slice(), &others].concat());
     assert_eq!(
         one::<i64>(&mut connection, "select count(*) from postrider.job_workers").await,
         0,
