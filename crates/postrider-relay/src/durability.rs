@@ -207,7 +207,7 @@ impl Weakness {
             Self::RabbitMqDropsHead => (
                 "rabbitmq",
                 Grade::D,
-                "a queue has a limit and drops what is oldest when it is reached (`overflow: drop-head`)",
+                "a queue has a limit and drops what is oldest when it is reached (`overflow: drop-head`; a quorum queue also with `reject-publish-dlx`; a stream with `max-length-bytes`)",
                 "let it refuse what is new (`overflow: reject-publish`), or give it a dead-letter exchange",
             ),
             Self::RabbitMqMessagesExpire => (

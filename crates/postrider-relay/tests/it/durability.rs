@@ -166,6 +166,7 @@ async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
     let text = |text: &str| AMQPValue::LongString(text.into());
     let number = AMQPValue::LongInt;
     let quorum = ("x-queue-type", text("quorum"));
+    let stream = ("x-queue-type", text("stream"));
     let dead = ("x-dead-letter-exchange", text("dead"));
     let one = Weakness::RabbitMqOneNode;
     for (options, arguments, expected) in [
@@ -182,12 +183,31 @@ async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
         (durable, vec![("x-max-length", number(9))], vec![Weakness::RabbitMqDropsHead, one]),
         (durable, vec![("x-max-length-bytes", number(9)), dead.clone()], vec![one]),
         (durable, vec![("x-max-length", number(9)), ("x-overflow", text("reject-publish"))], vec![one]),
+        (durable, vec![("x-max-length", number(9)), ("x-overflow", text("reject-publish-dlx"))], vec![one]),
         (durable, vec![("x-message-ttl", number(9))], vec![Weakness::RabbitMqMessagesExpire, one]),
         (durable, vec![("x-message-ttl", number(9)), dead.clone()], vec![one]),
         (
             durable,
             vec![quorum.clone(), ("x-max-length", number(9))],
             vec![Weakness::RabbitMqDropsHead, Weakness::RabbitMqOneMember],
+        ),
+        (
+            durable,
+            vec![quorum.clone(), ("x-max-length", number(9)), ("x-overflow", text("reject-publish"))],
+            vec![Weakness::RabbitMqOneMember],
+        ),
+        // It takes this one, and does not know it.
+        (
+            durable,
+            vec![quorum.clone(), ("x-max-length", number(9)), ("x-overflow", text("reject-publish-dlx"))],
+            vec![Weakness::RabbitMqDropsHead, Weakness::RabbitMqOneMember],
+        ),
+        // How long a stream keeps what it has is what it is for; how much is not.
+        (durable, vec![stream.clone(), ("x-max-age", text("7D"))], vec![one]),
+        (
+            durable,
+            vec![stream.clone(), ("x-max-length-bytes", number(1_000_000))],
+            vec![Weakness::RabbitMqDropsHead, one],
         ),
     ] {
         let table: std::collections::BTreeMap<_, _> =

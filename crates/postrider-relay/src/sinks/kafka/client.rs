@@ -15,6 +15,10 @@ pub(super) const SET: usize = 1_000_000;
 /// The most messages in the library's queue. What is beyond waits for room, so that a large batch is in memory once.
 const QUEUE: usize = 10_000;
 
+/// The largest message that is handed over, with its headers. A broker that gets a larger request than its `socket.request.max.bytes`, 100 MiB
+/// by default, ends the connection without a word, each time. The rest of that is for what stands around a message.
+const LARGEST: usize = (100 << 20) - (64 << 10);
+
 /// What every client of ours has: producer and administrator.
 pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig, Unavailable> {
     let address = Address::parse(&config.url).map_err(wrong)?;
@@ -82,8 +86,8 @@ pub(super) fn producer(config: &KafkaConfig, set: usize) -> Result<ClientConfig,
         .set("linger.ms", config.linger.0.as_millis().to_string())
         .set("batch.size", set.to_string())
         .set("queue.buffering.max.messages", QUEUE.to_string())
-        // The brokers say what is too large.
-        .set("message.max.bytes", "1000000000")
+        // Below that the brokers say what is too large.
+        .set("message.max.bytes", LARGEST.to_string())
         .set("topic.metadata.propagation.max.ms", "1000");
     Ok(client)
 }

@@ -87,9 +87,18 @@ pub(super) struct Trouble {
 /// What the library says of its connections.
 pub(super) fn trouble(code: Code, said: &str) -> Trouble {
     let kind = kind(code);
+    let hint = match code {
+        // Alone, it came from somebody who hung up without a word: a broker does so to who speaks another protocol.
+        Code::AllBrokersDown => "; if one runs, it may speak TLS (kafka+ssl://) or want a user",
+        // The library has the same words for both.
+        Code::SSL if said.contains("certificate could not be verified") => {
+            ", or it is for another name than the host's"
+        }
+        _ => "",
+    };
     Trouble {
         kind,
-        said: format!("{said} ({code})"),
+        said: format!("{said} ({code}){hint}"),
         is_lasting: kind == UnavailableKind::Forbidden || code == Code::SSL,
         is_total: code == Code::AllBrokersDown,
     }
@@ -153,6 +162,7 @@ mod tests {
             (vec![refused(), all()], UnavailableKind::Connection, "Connection refused"),
             (vec![refused(), all(), refused()], UnavailableKind::Connection, "Connection refused"),
             (vec![all()], UnavailableKind::Connection, "brokers are down"),
+            (vec![all()], UnavailableKind::Connection, "it may speak TLS (kafka+ssl://) or want a user"),
             (vec![wrong(), refused(), all()], UnavailableKind::Forbidden, "wrong password"),
             (vec![refused(), wrong()], UnavailableKind::Forbidden, "wrong password"),
         ] {

@@ -3,7 +3,7 @@
 use rdkafka::message::{Header, OwnedHeaders};
 
 use crate::json;
-use crate::sink::Message;
+use crate::sink::{Message, Refusal, RefusalKind};
 
 /// By which a consumer knows an event again, whatever the envelope.
 const ID: &str = "event_id";
@@ -32,6 +32,15 @@ pub(super) fn headers(message: &Message<'_>) -> OwnedHeaders {
         }
     }
     headers
+}
+
+/// Why an event cannot be sent with the headers that it has, if it cannot. Clients in C read the name of a header up to a NUL: one that goes on
+/// behind it could pass for another, also for ours.
+pub(super) fn unfit(message: &Message<'_>) -> Option<Refusal> {
+    let (name, _) = message.headers.iter().find(|(name, _)| name.contains('\0'))?;
+    let reason =
+        format!("the name of its header {name:?} has a NUL in it, where some clients of Kafka end it");
+    Some(Refusal { kind: RefusalKind::Rejected, reason })
 }
 
 fn text<'a>(key: &'a str, value: &'a str) -> Header<'a, &'a str> {

@@ -7,6 +7,7 @@ use rdkafka::error::RDKafkaErrorCode;
 
 use super::KafkaSink;
 use super::error::{Meaning, meaning, unavailable};
+use super::headers::unfit;
 use super::partition::partition_of;
 use super::producer::Producer;
 use super::tally::Answer;
@@ -126,7 +127,7 @@ impl KafkaSink {
                 Some(Ok(())) => sent.push((place, partition)),
                 Some(Err(RDKafkaErrorCode::MessageSizeTooLarge)) => {
                     left.is_progress = true;
-                    outcomes[place] = Outcome::Refused(said(RefusalKind::TooLarge, message));
+                    outcomes[place] = Outcome::Refused(beyond_a_request(message));
                     stops.stop(message, place);
                 }
                 Some(Err(code)) => left.note(code, place, message, outcomes, stops, &mut self.topics),
@@ -159,7 +160,7 @@ impl KafkaSink {
         Ok(left)
     }
 
-    /// To which partition each goes. Refuses those for which there is no topic.
+    /// To which partition each goes. Refuses those for which there is no topic, and those that cannot be sent as they are.
     async fn routed<'a>(
         &mut self,
         batch: &'a [Message<'a>],
@@ -176,6 +177,11 @@ impl KafkaSink {
         for &place in places {
             let message = &batch[place];
             if stops.is_behind(message, place) {
+                continue;
+            }
+            if let Some(refusal) = unfit(message) {
+                outcomes[place] = Outcome::Refused(refusal);
+                stops.stop(message, place);
                 continue;
             }
             let topic = message.destination.as_str();
@@ -242,6 +248,17 @@ fn partition(message: &Message<'_>, partitions: i32, turn: u32) -> i32 {
     match message.record.key.as_deref() {
         Some(key) => partition_of(key.as_bytes(), partitions),
         None => (turn & 0x7fff_ffff).cast_signed() % partitions.max(1),
+    }
+}
+
+/// The client library does not take it.
+fn beyond_a_request(message: &Message<'_>) -> Refusal {
+    let size = message.body.len();
+    Refusal {
+        kind: RefusalKind::TooLarge,
+        reason: format!(
+            "{size} bytes are more than a broker takes at once by default (its socket.request.max.bytes)"
+        ),
     }
 }
 

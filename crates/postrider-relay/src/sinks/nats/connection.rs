@@ -1,18 +1,21 @@
 //! One connection, and the stream that it was made for.
 
-use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use async_nats::jetstream::context::{Context, ContextBuilder};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, StorageType};
 use async_nats::{Client, ConnectOptions, ServerAddr};
+use memchr::memmem;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::config::NatsConfig;
 use super::error::{Meaning, no_stream, not_connected};
 use super::heard::Heard;
+use super::room::Room;
 use super::subject;
 use crate::sink::{Refusal, RefusalKind, Unavailable, UnavailableKind};
 use crate::sinks::percent::decoded;
@@ -23,6 +26,8 @@ pub(super) struct Connection {
     heard: watch::Receiver<Heard>,
     /// Of the stream.
     subjects: Vec<String>,
+    /// In the stream.
+    pub(super) room: Room,
 }
 
 impl Connection {
@@ -52,7 +57,7 @@ impl Connection {
             }
         };
         let context = ContextBuilder::new().timeout(patience).max_ack_inflight(10_000).build(client);
-        Ok(Self { context, heard, subjects: Vec::new() })
+        Ok(Self { context, heard, subjects: Vec::new(), room: Room::default() })
     }
 
     /// How the stream is set up now, and what it has.
@@ -62,13 +67,14 @@ impl Connection {
         Ok(stream.cached_info().clone())
     }
 
-    /// What subjects the stream has now.
+    /// What subjects the stream has now, and how much it holds.
     pub(super) async fn look(&mut self, config: &NatsConfig) -> Result<(), Unavailable> {
         let found = self.stream(config).await?.config;
         if found.no_ack {
             let why = format!("the stream `{}` confirms nothing (`no_ack`); set it to false", config.stream);
             return Err(Unavailable::new(UnavailableKind::Blocked, why));
         }
+        self.room = Room::of(&found);
         self.subjects = found.subjects;
         Ok(())
     }
@@ -156,6 +162,7 @@ async fn connect(
         };
     }
     if let Some(ca) = &config.ca {
+        check_authorities(ca).map_err(missing)?;
         options = options.add_root_certificates(ca.clone());
     }
     let (sender, heard) = watch::channel(Heard::default());
@@ -179,6 +186,16 @@ async fn connect(
         .await
         .map_err(not_connected)?;
     Ok((client, heard))
+}
+
+/// Whether the file has any. The library takes one without for trust in nobody, and says of the server that its issuer is unknown.
+fn check_authorities(ca: &Path) -> Result<(), String> {
+    let file = ca.display();
+    let text = fs::read(ca).map_err(|error| format!("cannot read the authorities in {file}: {error}"))?;
+    match memmem::find(&text, b"-----BEGIN CERTIFICATE-----") {
+        Some(_) => Ok(()),
+        None => Err(format!("there is no certificate in {file}")),
+    }
 }
 
 /// Without user and password: the library writes addresses into its log.

@@ -66,6 +66,11 @@ fn said(error: &PublishError) -> Option<&jetstream::Error> {
 
 /// A connection that could not be made.
 pub(super) fn not_connected(error: ConnectError) -> Unavailable {
+    // What rustls says when something else answers: a server without TLS goes on with its own protocol.
+    if error.to_string().contains("InvalidContentType") {
+        let why = format!("{error}; the port may not speak TLS");
+        return Unavailable::new(UnavailableKind::Connection, why);
+    }
     let kind = match error.kind() {
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             UnavailableKind::Forbidden

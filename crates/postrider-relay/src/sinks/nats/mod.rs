@@ -5,6 +5,7 @@ mod connection;
 mod durability;
 mod error;
 mod heard;
+mod room;
 mod subject;
 
 pub use config::NatsConfig;
@@ -23,6 +24,7 @@ use super::chains::chains;
 use crate::sink::{BoxFuture, Message, Outcome, Refusal, RefusalKind, Report, Sink, Unavailable};
 use connection::Connection;
 use error::{Meaning, meaning};
+use room::Room;
 
 /// Where events go by default: what a stream takes that was made with `create`, under its default name.
 pub(super) const ROUTE: &str = "events.{type}";
@@ -122,6 +124,14 @@ impl Round<'_> {
         }
         let headers = headers(message, &self.config.stream, self.name)
             .map_err(|reason| Meaning::Refused(Refusal { kind: RefusalKind::Rejected, reason }))?;
+        let refusal = |room: Room| room.refusal(subject, &headers, &message.body);
+        if refusal(self.connection.room).is_some() {
+            // Perhaps it holds more by now.
+            let stream = self.connection.stream(self.config).await.map_err(Meaning::Unavailable)?;
+            if let Some(refusal) = refusal(Room::of(&stream.config)) {
+                return Err(Meaning::Refused(refusal));
+            }
+        }
         let published = PublishMessage::build().payload(message.body.clone().into()).headers(headers);
         let denials = self.connection.denials(subject);
         let confirmed = async {

@@ -12,7 +12,7 @@ use postrider::amqp::{self, ConnectError, End};
 use tokio::time::timeout;
 
 use super::config::{ExchangeKind, RabbitMqConfig};
-use super::error::{is_forbidden, no_exchange, silent, unavailable};
+use super::error::{has_other_arguments, is_forbidden, is_unreadable, no_exchange, silent, unavailable};
 use crate::sink::{Unavailable, UnavailableKind};
 
 /// A connection that is ready.
@@ -134,6 +134,10 @@ pub(super) async fn channel(connection: &lapin::Connection) -> lapin::Result<Cha
 
 fn unreachable(error: ConnectError) -> Unavailable {
     match error {
+        // What comes from a port with TLS, in place of a greeting, is an alert.
+        ConnectError::Server(error) if is_unreadable(&error) => {
+            Unavailable::new(UnavailableKind::Connection, format!("{error}; it may speak TLS: amqps://"))
+        }
         ConnectError::Server(error) => unavailable(error),
         // What rustls says when something else answers: the port without TLS begins with a greeting of its own.
         ConnectError::Socket(error) if error.to_string().contains("InvalidContentType") => {
@@ -148,11 +152,11 @@ fn unreachable(error: ConnectError) -> Unavailable {
 }
 
 /// Makes the exchange if it is not there, and finds out whether it is the one that is meant. A user who may not declare anything can
-/// still publish to one that is there.
+/// still publish to one that is there, and so can everybody where it was declared with more than we ask for.
 async fn declare(connection: &lapin::Connection, config: &RabbitMqConfig) -> Result<(), Unavailable> {
     let wanted = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     match declare_as(connection, config, wanted).await {
-        Err(error) if is_forbidden(&error) => {
+        Err(error) if is_forbidden(&error) || has_other_arguments(&error) => {
             let only_looking = ExchangeDeclareOptions { passive: true, ..wanted };
             declare_as(connection, config, only_looking).await
         }

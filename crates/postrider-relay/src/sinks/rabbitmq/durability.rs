@@ -87,14 +87,20 @@ fn judge(queue: &Value, has_dead_letters: bool) -> Vec<Weakness> {
     let set = |argument, policy| set(queue, argument, policy);
     let has_limit =
         set("x-max-length", "max-length").or(set("x-max-length-bytes", "max-length-bytes")).is_some();
-    let rejects = set("x-overflow", "overflow")
-        .is_some_and(|how| how.as_str().is_some_and(|how| how.starts_with("reject-publish")));
+    let overflow = set("x-overflow", "overflow").and_then(Value::as_str);
     let is_stream = queue["type"] == "stream";
     let is_quorum = queue["type"] == "quorum";
+    // The second is for classic queues. A quorum queue takes it, knows nothing of it, and drops what is oldest; so does a stream, whatever
+    // it is told.
+    let rejects = match overflow {
+        Some("reject-publish") => !is_stream,
+        Some("reject-publish-dlx") => !is_stream && !is_quorum,
+        _ => false,
+    };
     let members = queue["members"].as_array().map_or(1, Vec::len);
     let found = [
-        // How long a stream keeps messages is what it is for.
-        (has_limit && !rejects && !has_dead_letters && !is_stream).then_some(Weakness::RabbitMqDropsHead),
+        // How long a stream keeps messages (`x-max-age`) is what it is for, how much of them is not; and it has no dead letters.
+        (has_limit && !rejects && (is_stream || !has_dead_letters)).then_some(Weakness::RabbitMqDropsHead),
         (set("x-message-ttl", "message-ttl").is_some() && !has_dead_letters)
             .then_some(Weakness::RabbitMqMessagesExpire),
         set("x-expires", "expires").map(|_| Weakness::RabbitMqQueueGoes),

@@ -28,6 +28,18 @@ pub(super) fn is_forbidden(error: &Error) -> bool {
     said(error).is_some_and(|(code, _)| code == ACCESS_REFUSED)
 }
 
+/// Whether the exchange is the one that is meant, and was declared with arguments of its own (`alternate-exchange`). The server compares them
+/// last: in everything else it is right.
+pub(super) fn has_other_arguments(error: &Error) -> bool {
+    said(error).is_some_and(|(code, words)| differs_in_arguments(code, &words))
+}
+
+fn differs_in_arguments(code: u16, words: &str) -> bool {
+    const NO_ARGUMENTS: [&str; 4] = ["type", "durable", "auto_delete", "internal"];
+    let named = words.split_once("inequivalent arg '").and_then(|(_, rest)| rest.split_once('\''));
+    code == PRECONDITION_FAILED && named.is_some_and(|(name, _)| !NO_ARGUMENTS.contains(&name))
+}
+
 /// Something that concerns everything: a connection that could not be made or did not hold, an exchange that is not what it should be.
 pub(super) fn unavailable(error: Error) -> Unavailable {
     let Some((code, words)) = said(&error) else {
@@ -168,6 +180,21 @@ mod tests {
         ] {
             assert_eq!(blamed(code, words), None, "{words}");
         }
+    }
+
+    #[test]
+    fn an_exchange_with_arguments_of_its_own_is_told_from_another_one() {
+        let differs = |name: &str| {
+            let words = format!(
+                "PRECONDITION_FAILED - inequivalent arg '{name}' for exchange 'events' in vhost '/': received none but current is the value 'x'"
+            );
+            differs_in_arguments(406, &words)
+        };
+        assert!(differs("alternate-exchange"));
+        for name in ["type", "durable", "auto_delete", "internal"] {
+            assert!(!differs(name), "{name}");
+        }
+        assert!(!differs_in_arguments(406, "PRECONDITION_FAILED - invalid something"));
     }
 
     /// As RabbitMQ says it, from the routing key on.

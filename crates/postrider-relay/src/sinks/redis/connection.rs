@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use memchr::memmem;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, Pipeline,
@@ -12,22 +13,27 @@ use tokio::time::timeout;
 
 use super::cluster::{Address, Slots};
 use super::config::RedisConfig;
-use super::error::{lost, silent};
+use super::error::{is_hung_up, lost, silent};
 use crate::sink::{Unavailable, UnavailableKind};
 
-/// How much a server takes, in bytes. Whoever sends more finds the connection ended, without a word.
+/// How much a server takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// In one value: `proto-max-bulk-len`.
+    /// In one value: `proto-max-bulk-len`. Whoever sends more finds the connection ended, without a word.
     pub(super) value: u64,
-    /// Before it is executed, and so in one transaction: `client-query-buffer-limit`.
+    /// Before it is executed, and so in one transaction: `client-query-buffer-limit`. It ends the same way.
     pub(super) transaction: u64,
+    /// Altogether: `maxmemory`. What is larger would be waited for until there is room, which is never.
+    pub(super) memory: u64,
 }
+
+/// What a server needs for itself, about. With less it takes nothing from anybody, and no event is to blame for that.
+const EMPTY: u64 = 1 << 20;
 
 impl Default for Limits {
     /// Of a server that does not say otherwise.
     fn default() -> Self {
-        Self { value: 512 << 20, transaction: 1 << 30 }
+        Self { value: 512 << 20, transaction: 1 << 30, memory: u64::MAX }
     }
 }
 
@@ -67,6 +73,11 @@ impl Connection {
             .set_response_timeout(Some(patience));
         let connecting = client.get_multiplexed_async_connection_with_config(&how);
         let connected = match timeout(patience, connecting).await {
+            // One that speaks TLS takes our greeting for none, and hangs up.
+            Ok(Err(error)) if !is_over_tls && is_hung_up(&error) => {
+                let why = format!("{error}; it may speak TLS at this port: rediss://");
+                Err(Unavailable::new(UnavailableKind::Connection, why))
+            }
             Ok(connected) => connected.map_err(lost),
             Err(_) => Err(silent("the server took no connection in time")),
         };
@@ -80,28 +91,36 @@ impl Connection {
         let limits = Limits::default();
         let mut connection = Self { redis, limits, name: None, slots: None, patience };
         connection.introduce(old).await?;
+        connection.look().await?;
         Ok(connection)
     }
 
-    /// Each of the five may be forbidden to our user; then it is done without.
+    /// Each of the three may be forbidden to our user; then it is done without.
     async fn introduce(&mut self, old: Option<&Name>) -> Result<(), Unavailable> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("CLIENT").arg("INFO");
-        pipeline.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
-        pipeline.cmd("CONFIG").arg("GET").arg("client-query-buffer-limit");
         pipeline.cmd("CLUSTER").arg("SLOTS");
         if let Some(Name { id, address }) = old {
             pipeline.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
         }
         let answers = self.ask(&pipeline).await?;
         self.name = answers.first().and_then(text).and_then(|info| Name::parse(&info));
-        let number = |place: usize| -> Option<u64> { answers.get(place).and_then(setting)?.parse().ok() };
-        self.limits = Limits {
-            value: number(1).unwrap_or(self.limits.value),
-            transaction: number(2).unwrap_or(self.limits.transaction),
-        };
         // A server that is part of no cluster answers with an error.
-        self.slots = answers.get(3).and_then(Slots::parse);
+        self.slots = answers.get(1).and_then(Slots::parse);
+        Ok(())
+    }
+
+    /// How much the server takes now, as far as it tells.
+    pub(super) async fn look(&mut self) -> Result<(), Unavailable> {
+        let told = self.settings(["proto-max-bulk-len", "client-query-buffer-limit", "maxmemory"]).await?;
+        let [value, transaction, memory] = told.map(|told| told.and_then(|told| told.parse::<u64>().ok()));
+        let usual = Limits::default();
+        self.limits = Limits {
+            value: value.unwrap_or(usual.value),
+            transaction: transaction.unwrap_or(usual.transaction),
+            // 0 is none.
+            memory: memory.filter(|most| *most >= EMPTY).unwrap_or(usual.memory),
+        };
         Ok(())
     }
 
@@ -143,6 +162,10 @@ fn client(config: &RedisConfig, server: &str, node: Option<&Address>) -> Result<
     };
     let root_cert = fs::read(ca)
         .map_err(|error| missing(format!("cannot read the authorities in {}: {error}", ca.display())))?;
+    // The library takes a file without any for trust in nobody, and says of the server that its issuer is unknown.
+    if memmem::find(&root_cert, b"-----BEGIN CERTIFICATE-----").is_none() {
+        return Err(missing(format!("there is no certificate in {}", ca.display())));
+    }
     Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(root_cert) })
         .map_err(lost)
 }

@@ -66,6 +66,11 @@ pub(super) fn lost(error: RedisError) -> Unavailable {
     Unavailable::new(kind, error)
 }
 
+/// Whether somebody was there, and ended the connection.
+pub(super) fn is_hung_up(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_connection_refusal()
+}
+
 /// The server has said nothing.
 pub(super) fn silent(what: &'static str) -> Unavailable {
     Unavailable::new(UnavailableKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, what))

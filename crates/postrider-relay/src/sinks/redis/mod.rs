@@ -51,7 +51,7 @@ impl RedisSink {
             Some(nodes) => nodes,
             none => none.insert(Nodes::open(config, old).await?),
         };
-        let limits = nodes.limits;
+        let mut limits = nodes.limits;
         let mut sizes = vec![0; batch.len()];
         let mut stops = Stops::default();
         for round in rounds(batch) {
@@ -62,6 +62,9 @@ impl RedisSink {
                 }
                 let size = Size::of(config, &batch[place]);
                 sizes[place] = size.command;
+                if too_large(size, limits).is_some() {
+                    limits = nodes.look().await?;
+                }
                 match too_large(size, limits) {
                     None => open.push(place),
                     Some(refusal) => {
@@ -93,11 +96,12 @@ impl RedisSink {
     }
 }
 
-/// The server would end the connection without a word about which event it was.
+/// The server would end the connection without a word about which event it was, or have no room for it for ever.
 fn too_large(size: Size, limits: Limits) -> Option<Refusal> {
     let bounds = [
         (size.value, limits.value, "proto-max-bulk-len"),
         (size.alone(), limits.transaction, "client-query-buffer-limit"),
+        (size.command, limits.memory, "maxmemory"),
     ];
     let (found, most, setting) = bounds.into_iter().find(|(found, most, _)| found > most)?;
     Some(Refusal {
@@ -133,10 +137,11 @@ mod tests {
 
     #[test]
     fn what_is_too_large_says_by_which_limit() {
-        let limits = Limits { value: 100, transaction: 1000 };
+        let limits = Limits { value: 100, transaction: 1000, memory: 800 };
         let refused = |value, command| too_large(Size { value, command }, limits).map(|why| why.reason);
         assert_eq!(refused(100, 200), None);
         assert!(refused(101, 200).is_some_and(|why| why.contains("101 bytes") && why.contains("bulk-len")));
         assert!(refused(100, 1000).is_some_and(|why| why.contains("client-query-buffer-limit")));
+        assert!(refused(100, 801).is_some_and(|why| why.contains("maxmemory")));
     }
 }

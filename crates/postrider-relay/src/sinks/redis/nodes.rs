@@ -37,6 +37,15 @@ impl Nodes {
         Err(trouble.unwrap_or_else(|| Unavailable::new(UnavailableKind::Missing, "there is no address")))
     }
 
+    /// How much is taken now: it may have been raised since.
+    pub(super) async fn look(&mut self) -> Result<Limits, Unavailable> {
+        if let Some(first) = self.connections.get_mut(&None) {
+            first.look().await?;
+            self.limits = first.limits;
+        }
+        Ok(self.limits)
+    }
+
     /// Of these places of a batch, those that can be in one transaction: all, or, in a cluster, those whose streams are in one slot.
     pub(super) fn parts(&self, batch: &[Message<'_>], places: Vec<usize>) -> Vec<Vec<usize>> {
         if self.connections.get(&None).is_none_or(|first| first.slots.is_none()) {

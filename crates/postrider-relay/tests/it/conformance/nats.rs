@@ -12,6 +12,8 @@ use postrider_relay::units::Span;
 use postrider_relay::{Outcome, RefusalKind, Sink, SinkSettings, Unavailable, UnavailableKind};
 use postrider_testkit::conformance::{Control, Door, Subject, WRONG_PASSWORD, Way, examine};
 use postrider_testkit::{Authority, Broker, Direction, Nats, Proxy};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use super::{deliver, delivered, event, kills};
@@ -392,5 +394,92 @@ async fn a_nats_stream_that_is_sealed_is_waited_for() -> Result<()> {
     assert_eq!(report.outcomes, vec![Outcome::NotSent; 2]);
     let why = report.unavailable.context("it was delivered")?;
     assert_eq!(why.kind, UnavailableKind::Blocked, "{}", why.source);
+    Ok(())
+}
+
+/// An event that is larger than the whole stream may become is refused, and the others flow. The stream's own count of bytes says how large one
+/// is: one that just fits is there, and whoever makes room need not start anything again.
+#[tokio::test]
+async fn an_event_that_is_larger_than_its_nats_stream_concerns_its_key_alone() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let context = jetstream::new(async_nats::connect(server.url()).await?);
+    let large = || postrider::log::Record { payload: format!("\"{}\"", "x".repeat(50_000)), ..event("a") };
+    // One that drops what is oldest would confirm it, and not have it.
+    for (name, storage, discard) in [
+        ("filed", stream::StorageType::File, stream::DiscardPolicy::New),
+        ("kept", stream::StorageType::Memory, stream::DiscardPolicy::New),
+        ("dropping", stream::StorageType::File, stream::DiscardPolicy::Old),
+    ] {
+        let made = stream::Config {
+            name: name.to_owned(),
+            subjects: vec![format!("{name}.>")],
+            storage,
+            discard,
+            ..stream::Config::default()
+        };
+        let found = context.create_stream(made.clone()).await?;
+        let config = NatsConfig { stream: name.to_owned(), ..NatsConfig::new(server.url()) };
+        let subject = format!("{name}.order.paid");
+        let mut sink = NatsSink::open(config.clone(), "bus").await.unwrap();
+        delivered(&mut sink, &[large()], &subject).await;
+        let size = i64::try_from(context.get_stream(name).await?.cached_info().state.bytes)?;
+        found.purge().await?;
+
+        context.update_stream(stream::Config { max_bytes: size - 1, ..made.clone() }).await?;
+        let mut sink = NatsSink::open(config, "bus").await.unwrap();
+        let records = [large(), event("a"), event("b")];
+        let report = deliver(&mut sink, &records, &subject).await;
+        assert!(report.unavailable.is_none(), "{name}: {:?}", report.unavailable);
+        let [Outcome::Refused(refusal), Outcome::NotSent, Outcome::Delivered] = report.outcomes.as_slice()
+        else {
+            panic!("{name}: {report:?}");
+        };
+        assert_eq!(refusal.kind, RefusalKind::TooLarge);
+        assert!(refusal.reason.contains("max_bytes"), "{}", refusal.reason);
+
+        found.purge().await?;
+        context.update_stream(stream::Config { max_bytes: size, ..made }).await?;
+        delivered(&mut sink, &records[..1], &subject).await;
+        assert_eq!(context.get_stream(name).await?.cached_info().state.messages, 1, "{name}");
+    }
+    Ok(())
+}
+
+/// A file of authorities that is not there, or has none, is named.
+#[tokio::test]
+async fn a_file_without_authorities_for_nats_is_named() -> Result<()> {
+    let key = Authority::new()?.issue("IP:127.0.0.1", 10)?.key;
+    for (file, words) in [("/nowhere/ca.pem".into(), "cannot read"), (key, "no certificate")] {
+        let config = NatsConfig { ca: Some(file.clone()), ..NatsConfig::new("tls://127.0.0.1:1") };
+        let why = NatsSink::open(config, "bus").await.err().context("it was opened")?;
+        assert_eq!(why.kind, UnavailableKind::Missing, "{}", why.source);
+        let said = why.source.to_string();
+        assert!(said.contains(words) && said.contains(&*file.to_string_lossy()), "{said}");
+    }
+    Ok(())
+}
+
+/// TLS is spoken to a port that does not know it.
+#[tokio::test]
+async fn tls_to_a_port_of_nats_without_it_is_named() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let wrong = NatsConfig {
+        ca: Some(Authority::new()?.certificate()),
+        ..NatsConfig::new(format!("tls://{}", listener.local_addr()?))
+    };
+    // As NATS answers what is none of its protocol; and it stays, as otherwise the answer may be lost with the connection.
+    let answer = async {
+        let (mut socket, _) = listener.accept().await?;
+        socket.write_all(b"INFO {\"server_id\":\"plain\",\"max_payload\":1048576}\r\n").await?;
+        socket.read_exact(&mut [0; 16]).await?;
+        socket.write_all(b"-ERR 'Unknown Protocol Operation'\r\n").await?;
+        let _ = socket.read_to_end(&mut Vec::new()).await;
+        anyhow::Ok(())
+    };
+    let (opened, answered) = tokio::join!(NatsSink::open(wrong, "bus"), answer);
+    answered?;
+    let why = opened.err().context("it was opened")?;
+    assert_eq!(why.kind, UnavailableKind::Connection, "{}", why.source);
+    assert!(why.source.to_string().contains("may not speak TLS"), "{}", why.source);
     Ok(())
 }

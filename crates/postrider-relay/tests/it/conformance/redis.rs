@@ -376,3 +376,53 @@ async fn fault_95_redis_that_is_read_only_is_waited_for() -> Result<()> {
     assert_eq!(ask(&server, ["XLEN", "events"]).await?, json!(3));
     Ok(())
 }
+
+/// What is larger than all the memory that the server may take would be waited for for ever: it is refused, and the others flow. Whoever raises
+/// the limit need not start anything again.
+#[tokio::test]
+async fn an_event_that_is_larger_than_the_memory_of_redis_concerns_its_key_alone() -> Result<()> {
+    for service in [Redis::new(), Redis::new().valkey()] {
+        let server = Broker::private(service.set("maxmemory", "8mb")).await?;
+        let mut sink = RedisSink::open(RedisConfig::new(server.url())).await.unwrap();
+        let mut records = ["a", "a", "b"].map(event);
+        records[0].payload = "x".repeat(9 << 20);
+        let report = deliver(&mut sink, &records, "events").await;
+        assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+        let [Outcome::Refused(refusal), Outcome::NotSent, Outcome::Delivered] = report.outcomes.as_slice()
+        else {
+            panic!("{:?}", report.outcomes);
+        };
+        assert_eq!(refusal.kind, RefusalKind::TooLarge);
+        assert!(refusal.reason.contains("maxmemory"), "{}", refusal.reason);
+        ask(&server, ["CONFIG", "SET", "maxmemory", "200mb"]).await?;
+        delivered(&mut sink, &records[..2], "events").await;
+    }
+    Ok(())
+}
+
+/// A file of authorities that is not there, or has none, is named.
+#[tokio::test]
+async fn a_file_without_authorities_for_redis_is_named() -> Result<()> {
+    let key = Authority::new()?.issue("IP:127.0.0.1", 10)?.key;
+    for (file, words) in [("/nowhere/ca.pem".into(), "cannot read"), (key, "no certificate")] {
+        let config = RedisConfig { ca: Some(file.clone()), ..RedisConfig::new("rediss://127.0.0.1:1") };
+        let why = RedisSink::open(config).await.err().context("it was opened")?;
+        assert_eq!(why.kind, UnavailableKind::Missing, "{}", why.source);
+        let said = why.source.to_string();
+        assert!(said.contains(words) && said.contains(&*file.to_string_lossy()), "{said}");
+    }
+    Ok(())
+}
+
+/// A port that speaks TLS hangs up to who does not.
+#[tokio::test]
+async fn a_redis_that_speaks_tls_is_asked_whether_it_does() -> Result<()> {
+    let certificate = Authority::new()?.issue("IP:127.0.0.1", 10)?;
+    let server = Broker::private(Redis::new().with_tls(&certificate)).await?;
+    let address = server.tls_address().context("it speaks no TLS")?;
+    let why = RedisSink::open(RedisConfig::new(format!("redis://{address}"))).await.err();
+    let why = why.context("it was opened")?;
+    assert_eq!(why.kind, UnavailableKind::Connection, "{}", why.source);
+    assert!(why.source.to_string().contains("may speak TLS"), "{}", why.source);
+    Ok(())
+}

@@ -9,7 +9,7 @@ use postrider::log::Record;
 use postrider_relay::sinks::kafka::{CreateTopics, KafkaConfig, KafkaSink};
 use postrider_relay::units::Span;
 use postrider_relay::{Outcome, RefusalKind, Sink as _, UnavailableKind};
-use postrider_testkit::{Broker, Direction, Kafka};
+use postrider_testkit::{Authority, Broker, Direction, Kafka, Proxy};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use uuid::Uuid;
@@ -258,5 +258,33 @@ async fn a_kafka_topic_is_made_only_when_asked() -> Result<()> {
     delivered(&mut sink, &records, "order").await;
     assert_eq!(stored(&brokers, "order").await?.len(), 1);
     assert_eq!(partitions_of(&brokers, "order").await?, 5);
+    Ok(())
+}
+
+/// A broker hangs up without a word to who speaks another protocol, and a certificate for another name is no better than one of somebody else:
+/// the reason says what it may be.
+#[tokio::test]
+async fn a_kafka_broker_that_is_spoken_to_in_another_way_is_named() -> Result<()> {
+    let (right, proxy) = (Authority::new()?, Proxy::start("127.0.0.1:1").await?);
+    let service = Kafka::new()
+        .with_login("shop", "pw", proxy.port())
+        .with_tls(&right.issue("DNS:elsewhere.example", 10)?, proxy.port());
+    let server = Broker::private(service).await?;
+    let secure = server.tls_address();
+    let over_tls = KafkaConfig {
+        url: format!("kafka+ssl://{secure}"),
+        ca: Some(right.certificate()),
+        ..config(&secure)
+    };
+    let hint = "it may speak TLS (kafka+ssl://) or want a user";
+    for (config, words) in [
+        (config(&server.login_address()), hint),
+        (config(&secure), hint),
+        (over_tls, "or it is for another name than the host's"),
+    ] {
+        let why = KafkaSink::open(config).await.err().context("it was opened")?;
+        assert_eq!(why.kind, UnavailableKind::Connection, "{}", why.source);
+        assert!(why.source.to_string().contains(words), "{}", why.source);
+    }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use postrider::log::Record;
 use postrider_relay::sinks::kafka::{CreateTopics, KafkaConfig, KafkaSink};
-use postrider_relay::{Outcome, RefusalKind};
+use postrider_relay::{EventId, Message, Outcome, RefusalKind, Sink as _};
 use postrider_testkit::{Broker, Kafka};
 
 use super::super::{deliver, deliver_to, delivered, event};
@@ -229,5 +229,55 @@ async fn fault_82_a_full_queue_of_the_kafka_client_is_waited_for() -> Result<()>
         let stored = there.iter().filter(|message| message.key == key).map(|message| message.id);
         assert!(stored.eq(ids(&records, key)), "{key} is in order");
     }
+    Ok(())
+}
+
+/// A broker ends the connection of who sends more than it takes at once, without a word, and would do so each time: it is not sent.
+#[tokio::test]
+async fn fault_81_what_no_kafka_broker_takes_at_once_concerns_its_key_alone() -> Result<()> {
+    let server = Broker::shared(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    make(&brokers, "gigantic", 1, &[("max.message.bytes", "200000000")]).await?;
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let records = [large("a", 100 << 20), event("a"), event("b")];
+    let report = deliver(&mut sink, &records, "gigantic").await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    let [Outcome::Refused(refusal), Outcome::NotSent, Outcome::Delivered] = report.outcomes.as_slice() else {
+        panic!("{:?}", report.outcomes);
+    };
+    assert_eq!(refusal.kind, RefusalKind::TooLarge);
+    assert!(refusal.reason.contains("socket.request.max.bytes"), "{}", refusal.reason);
+    Ok(())
+}
+
+/// Clients in C end the name of a header at a NUL: one that goes on behind it would be read as another.
+#[tokio::test]
+async fn an_event_of_kafka_has_no_header_that_passes_for_another() -> Result<()> {
+    let server = Broker::shared(Kafka::new()).await?;
+    let brokers = server.bootstrap();
+    make(&brokers, "nul-headers", 1, &[]).await?;
+    let mut sink = KafkaSink::open(config(&brokers)).await.unwrap();
+    let records = [event("a"), event("b"), event("b")];
+    let batch: Vec<Message<'_>> = records
+        .iter()
+        .zip(["X-Origin", "event_id\0x", "X-Origin"])
+        .map(|(record, name)| Message {
+            record,
+            id: EventId::of(record),
+            destination: "nul-headers".to_owned(),
+            content_type: "application/json",
+            headers: vec![(name.to_owned(), "7".to_owned())],
+            body: b"{}".to_vec(),
+        })
+        .collect();
+    let report = sink.deliver(&batch).await;
+    assert!(report.unavailable.is_none(), "{:?}", report.unavailable);
+    let [Outcome::Delivered, Outcome::Refused(refusal), Outcome::NotSent] = report.outcomes.as_slice() else {
+        panic!("{:?}", report.outcomes);
+    };
+    assert_eq!(refusal.kind, RefusalKind::Rejected);
+    assert!(refusal.reason.contains("NUL"), "{}", refusal.reason);
+    let there = stored(&brokers, "nul-headers").await?;
+    assert_eq!(there.iter().map(|message| message.id).collect::<Vec<_>>(), [records[0].id]);
     Ok(())
 }

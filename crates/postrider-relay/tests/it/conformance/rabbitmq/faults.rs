@@ -1,8 +1,11 @@
 //! What goes wrong between a sink and RabbitMQ, by number.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use lapin::options::ExchangeDeclareOptions;
+use lapin::types::{AMQPValue, ShortString};
 use postrider::log::Record;
 use postrider_relay::sinks::rabbitmq::{ExchangeKind, RabbitMqConfig, RabbitMqSink, Unroutable};
 use postrider_relay::units::Span;
@@ -238,6 +241,26 @@ async fn amqps_to_a_port_of_rabbitmq_without_tls_is_named() -> Result<()> {
     Ok(())
 }
 
+/// A port that speaks TLS answers who does not with an alert, and not with a greeting.
+#[tokio::test]
+async fn amqp_to_a_port_of_rabbitmq_with_tls_is_named() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let wrong = RabbitMqConfig::new(format!("amqp://guest:guest@{}", listener.local_addr()?));
+    let alert = async {
+        let (mut socket, _) = listener.accept().await?;
+        // Fatal, and an unexpected message.
+        socket.write_all(b"\x15\x03\x03\x00\x02\x02\x0a").await?;
+        let _ = socket.read_to_end(&mut Vec::new()).await;
+        anyhow::Ok(())
+    };
+    let (opened, alerted) = tokio::join!(RabbitMqSink::open(wrong), alert);
+    alerted?;
+    let why = opened.err().context("it was opened")?;
+    assert_eq!(why.kind, UnavailableKind::Connection, "{}", why.source);
+    assert!(why.source.to_string().contains("may speak TLS"), "{}", why.source);
+    Ok(())
+}
+
 /// What has nowhere to go is refused, and the rest is not; as far as anything was answered.
 fn assert_right(report: &Report, events: &[(Record, &str)]) {
     for ((_, to), outcome) in events.iter().zip(&report.outcomes) {
@@ -452,6 +475,35 @@ async fn fault_74_rabbitmq_without_a_quorum_confirms_nothing() -> Result<()> {
     let stored: std::collections::HashSet<String> =
         client.drain("events").await?.into_iter().map(|message| message.id).collect();
     assert!(records.iter().all(|record| stored.contains(&record.id.to_string())));
+    client.close().await;
+    Ok(())
+}
+
+/// An exchange that was declared with arguments of its own is the one that is meant: what is not asked for is not compared.
+#[tokio::test]
+async fn a_rabbitmq_exchange_with_arguments_of_its_own_is_published_to() -> Result<()> {
+    let server = shared().await?;
+    let client = Client::connect(&server.url()).await?;
+    listened(&client, "alternate", CLASSIC).await?;
+    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    let to = AMQPValue::LongString("alternate".into());
+    let arguments: BTreeMap<ShortString, AMQPValue> = [("alternate-exchange".into(), to)].into();
+    let kind = lapin::ExchangeKind::Topic;
+    client.channel.exchange_declare("argued".into(), kind, durable, arguments.into()).await?;
+    client.queue("argued", CLASSIC).await?;
+    client.bind("argued", "argued", "good").await?;
+    let topic = RabbitMqConfig { kind: ExchangeKind::Topic, ..config(&server, "argued") };
+    let mut sink = RabbitMqSink::open(topic).await.unwrap();
+    delivered(&mut sink, &[event("a"), event("b")], "good").await;
+    assert_eq!(client.drain("argued").await?.len(), 2);
+    // Somebody is there to take it.
+    delivered(&mut sink, &[event("a")], "elsewhere").await;
+    assert_eq!(client.drain("alternate").await?.len(), 1);
+
+    // One of another kind is another one, whatever else it has.
+    let why = RabbitMqSink::open(config(&server, "argued")).await.err().context("it was opened")?;
+    assert_eq!(why.kind, UnavailableKind::Missing);
+    assert!(why.source.to_string().contains("`argued` is there, and is another one"), "{}", why.source);
     client.close().await;
     Ok(())
 }
