@@ -31,9 +31,10 @@ enum Command {
     Schema(Schema),
 }
 
-/// Find what is wrong, all at once, with lines
+/// Find what is wrong, with lines
 ///
-/// Ends with 0 if nothing is wrong, with 69 if all that is wrong is that the database or a sink is away, else with 78.
+/// First every key and value that cannot be read; when they all can, bounds, expressions and routes. Ends with 0 if nothing is wrong, with
+/// 69 if all that is wrong is that the database or a sink is away, else with 78.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:

@@ -39,6 +39,9 @@ pub(crate) struct Run {
     overrides: Overrides,
 
     /// Deliver what is committed now, say how many events each sink got, and end
+    ///
+    /// A sink to which nothing is owed is not waited for: that it cannot be reached is no failure then. `postrider config check --depth
+    /// environment` finds out.
     #[arg(long)]
     once: bool,
 

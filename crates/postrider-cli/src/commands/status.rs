@@ -29,7 +29,7 @@ pub(crate) use self::state::{STUCK, State, state};
 /// their heartbeat. Any role that may see the views will do. Counts stop at 10,000 events for each lane; beyond that "at least" is
 /// said. Exits with 2 if something is wrong: a sink that takes nothing or has no relay, dead events, events that wait for more than five
 /// minutes, a ring that cannot turn, a log above `log.max_log_size` that cannot be shortened, a
-/// declared table that is not captured as declared, events that could not be recorded, rows of an outbox table that cannot become events. Where there is a configuration file, a sink that is not in it is orphaned.
+/// declared table that is not captured as declared, events that could not be recorded, rows of an outbox table that cannot become events. Where there is a configuration file, a sink that is not in it and that no relay carries is orphaned.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:

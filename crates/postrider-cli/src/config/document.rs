@@ -31,8 +31,9 @@ sinks:
     filter: '.type | startswith(\"order.\")'
 ```
 
-- `postrider config check` finds what is wrong, all of it at once, with lines. It looks as far as `--depth` says: at the file alone
-  (`syntax`), at the variables, files and expressions it names (`references`, the default), at the database and the sinks (`environment`).
+- `postrider config check` finds what is wrong, with lines: first every key and value that cannot be read, and when they all can, bounds,
+  expressions and routes. It looks as far as `--depth` says: at the file alone (`syntax`), at the variables, files and expressions it names
+  (`references`, the default), at the database and the sinks (`environment`).
 - `postrider config show` prints every value that is in effect and where it is from, without secrets: what a variable or a file holds stands as `${NAME}`.
 - `postrider config schema` prints a JSON Schema, for editors.
 
@@ -47,7 +48,7 @@ Service files of libpq are not read: `PGSERVICE` is refused where the URL leaves
 
 | | |
 |---|---|
-| duration | a whole number with `ms`, `s`, `m`, `h`, `d` or `w`: `5ms`, `2s`, `7d` |
+| duration | a whole number with `us`, `ms`, `s`, `m`, `h`, `d` or `w`: `5ms`, `2s`, `7d` |
 | size | a whole number with `B`, `kB`, `MB`, `GB`, `TB`, `KiB`, `MiB`, `GiB` or `TiB`: `500MB` |
 | `${NAME}` | the environment variable; an error if it is not set |
 | `${NAME:-text}` | the variable, or this text if it is not set or empty |

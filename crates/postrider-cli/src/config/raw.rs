@@ -178,9 +178,10 @@ impl Default for Relay {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Alerts {
-    /// A sink whose oldest waiting event is older is called late. At most 365d.
+    /// The threshold of the alarm `PostriderLag` in deploy/prometheus: how long a sink's oldest event may wait. At most 365d.
     pub(crate) lag: Span,
-    /// An event that waits longer is called stuck. At most 365d.
+    /// That of the alarm `PostriderStuck`. `postrider status`, `postrider doctor` and the view `postrider.stuck` do not heed it: they
+    /// count five minutes. At most 365d.
     pub(crate) stuck: Span,
 }
 
@@ -203,8 +204,9 @@ pub(crate) struct Feed {
     pub(crate) envelope: EnvelopeKind,
     /// The `source` of a `CloudEvent` and the like: which database this is, in your words.
     pub(crate) source: String,
-    /// A jq expression; only events for which it is true are delivered. Of payload and headers together it takes 8 MiB at most, 512 levels
-    /// deep, and 500,000 steps; an event beyond that is refused and parked.
+    /// A jq expression that gives `true` or `false`; only events for which it is true are delivered. Everything else, also null, parks the
+    /// event: write `.payload.important == true`. Of payload and headers together it takes 8 MiB at most, 512 levels deep, and 500,000
+    /// steps; an event beyond that is refused and parked.
     pub(crate) filter: Option<String>,
     /// A jq expression whose value becomes the payload. Bounded like `filter`.
     pub(crate) transform: Option<String>,
@@ -290,10 +292,10 @@ impl Default for Logs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
-    /// One line of text each.
+    /// Lines of text.
     #[default]
     Text,
-    /// One JSON object each.
+    /// One JSON object per line.
     Json,
 }
 

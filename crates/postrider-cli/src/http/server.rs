@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 
 /// Beyond these, clients wait in the kernel's queue.
 const CONNECTIONS: usize = 64;
-/// For a request's head. A silent client is gone after it.
-const HEAD: Duration = Duration::from_secs(10);
+/// For a request's head. A silent client is gone after it, before a probe loses patience behind so many of them.
+const HEAD: Duration = Duration::from_secs(2);
 /// Then a connection is closed after the answer it is at, so that a client that reads nothing holds nothing for ever.
 const LIFE: Duration = Duration::from_mins(5);
 /// For the answer that is on its way when a connection or the server ends.

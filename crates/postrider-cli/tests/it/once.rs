@@ -1,7 +1,8 @@
 //! `postrider run --once` beside other relays.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use postrider_testkit::{Process, Signal};
@@ -40,6 +41,21 @@ async fn once_says_who_holds_the_lanes_and_ends_after_its_patience() {
     assert!(end.stderr.contains("relay 1 holds them"), "{}", end.stderr);
     let owed = "select count(*) from postrider.events e join postrider.cursors c using (lane) where c.sink = 'null' and e.seq > c.position";
     assert_ne!(ask(&database, owed).await, "0");
+    let _ = std::fs::remove_file(file);
+}
+
+/// Nobody has to be stopped for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn once_says_that_a_sink_is_paused_although_another_relay_holds_it() {
+    let database = installed().await;
+    let _reader = open_reader(&database, "file").await;
+    emit(&database, "order.paid", "k").await;
+    run(&database, "update postrider.sinks set paused_at = now()").await;
+    let file = std::env::temp_dir().join(format!("{}-paused", database.name()));
+    let place = format!("file:{}", file.display());
+    let said = on(&database, &["run", "--once", "--patience", "1s", "--to", &place]).expect(69).stderr;
+    assert!(said.contains("sink \"file\" is paused: `postrider sinks resume file`"), "{said}");
+    assert!(!said.contains("holds them"), "{said}");
     let _ = std::fs::remove_file(file);
 }
 
@@ -124,6 +140,27 @@ async fn a_standard_output_that_is_closed_ends_the_relay() {
     assert_eq!(ask(&database, "select count(*) from postrider.readers").await, "0", "it said goodbye");
     let owed = "select sum(events) from postrider.backlog";
     assert_eq!(ask(&database, owed).await, "1", "what nobody read is owed");
+}
+
+/// `postrider run --to stdout >&-`, and `1</dev/null`: nobody gets anything, and nothing is settled.
+#[tokio::test]
+async fn a_standard_output_that_cannot_be_written_delivers_nothing() {
+    let database = installed().await;
+    emit(&database, "order.paid", "k").await;
+    let words = ["run", "--once", "--start", "earliest", "--to", "stdout"];
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_postrider")]).args(words);
+    let end = End::of(shell.env("DATABASE_URL", database.url())).expect(69);
+    assert!(end.stderr.contains("standard output was closed when the process began"), "{}", end.stderr);
+    let mut only_read = postrider_on(&database.url(), &words);
+    let end = End::of(only_read.stdout(File::open("/dev/null").unwrap())).expect(69);
+    assert!(end.stderr.contains("standard output is not open for writing"), "{}", end.stderr);
+    let end = on(&database, &words).expect(0);
+    assert_eq!(end.stdout.lines().count(), 1, "it comes again: {}", end.stdout);
+    // Who sends it there wants it so.
+    emit(&database, "order.sent", "k").await;
+    End::of(postrider_on(&database.url(), &words).stdout(Stdio::null())).expect(0);
+    assert_eq!(ask(&database, "select sum(events) from postrider.backlog").await, "0");
 }
 
 /// What a server takes its time for is no reason to print statements.

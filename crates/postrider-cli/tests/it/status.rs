@@ -87,6 +87,31 @@ async fn a_sink_that_is_not_in_the_file_is_orphaned() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// Relays of one database may have a file each: whoever looks with one of them is not told to forget the sinks of the other.
+#[tokio::test]
+async fn a_sink_that_another_relay_carries_is_not_orphaned() {
+    let database = installed().await;
+    let _reader = open_reader(&database, "web").await;
+    let path = std::env::temp_dir().join(format!("{}.yaml", database.name()));
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, "sinks:\n  mail:\n    null: {}\n").unwrap();
+    let said = "is not in this configuration; relay 1 carries it";
+    let document = on(&database, &["status", "--json", "--config", file]).expect(0).json();
+    let web = &document["sinks"][0];
+    assert_eq!((&web["state"], &web["note"]), (&json!("running"), &json!(said)));
+    let end = on(&database, &["status", "--config", file]).expect(0);
+    assert!(end.stdout.contains(&format!("\nweb: {said}\n")), "{}", end.stdout);
+    let document = on(&database, &["doctor", "--json", "--config", file]).expect(2).json();
+    let checks = document["checks"].as_array().unwrap();
+    assert!(!checks.iter().any(|check| check["check"] == "orphaned sinks"), "{document}");
+    let other = checks.iter().find(|check| check["check"] == "other sinks").unwrap();
+    assert_eq!(
+        (&other["result"], &other["detail"]),
+        (&json!("ok"), &json!("not in this configuration, and carried: web by relay 1"))
+    );
+    std::fs::remove_file(path).unwrap();
+}
+
 #[tokio::test]
 async fn a_log_above_its_size_names_the_sink_that_holds_it() {
     let database = installed().await;

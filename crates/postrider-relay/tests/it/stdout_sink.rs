@@ -1,5 +1,6 @@
 //! Lines on the standard output, here a pipe.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 
 use postrider_relay::sinks::stdout::Stdout;
@@ -38,6 +39,16 @@ async fn a_reader_that_has_gone_does_not_come_back() {
         assert_eq!(report.outcomes, [Outcome::NotSent]);
         assert_eq!(report.unavailable.unwrap().kind, UnavailableKind::Gone);
     }
+}
+
+#[tokio::test]
+async fn what_is_not_open_for_writing_takes_nothing() {
+    let mut sink = Stdout::to(File::open("/dev/null").unwrap()).unwrap();
+    let record = order_paid();
+    let batch = [message(&mut Preparer::new(&to_null()).unwrap(), &record)];
+    let report = sink.deliver(&batch).await;
+    assert_eq!(report.outcomes, [Outcome::NotSent]);
+    assert_eq!(report.unavailable.unwrap().kind, UnavailableKind::Gone);
 }
 
 /// Takes some bytes, then refuses once.

@@ -50,11 +50,7 @@ fn cursors(sinks: &[Sink], lanes: i32, found: &HashMap<String, i64>, report: &mu
 }
 
 fn carried(sinks: &[Sink], configured: Option<&[String]>, report: &mut Report) {
-    // A consumer is in no configuration, and needs no relay.
-    let is_orphaned = |sink: &Sink| {
-        !sink.delivery.is_consumer
-            && configured.is_some_and(|configured| !configured.contains(&sink.delivery.sink))
-    };
+    let is_orphaned = |sink: &Sink| sink.is_orphaned(configured);
     let alone = names(sinks, |sink| {
         sink.delivery.readers.is_empty()
             && sink.delivery.paused_at.is_none()
@@ -80,6 +76,14 @@ fn carried(sinks: &[Sink], configured: Option<&[String]>, report: &mut Report) {
             ),
             "put them back, or give them up with `postrider sinks forget NAME`",
         );
+    }
+    let foreign: Vec<String> = sinks
+        .iter()
+        .filter(|sink| sink.is_foreign(configured) && !is_orphaned(sink))
+        .map(|sink| format!("{} by {}", sink.delivery.sink, sink.carriers().join(", ")))
+        .collect();
+    if !foreign.is_empty() {
+        report.ok("other sinks", format!("not in this configuration, and carried: {}", few(&foreign)));
     }
     let unknown: Vec<String> = configured
         .unwrap_or_default()

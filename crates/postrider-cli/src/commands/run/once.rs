@@ -214,7 +214,11 @@ async fn is_done(connection: &mut PgConnection, sink: &SinkStatus, goal: &Goal) 
 
 fn reason(sink: &SinkStatus) -> Option<String> {
     match &sink.state {
-        State::Paused => Some(format!("sink {:?} is paused", sink.name)),
+        State::Paused => Some(paused(&sink.name)),
         state => Some(format!("sink {:?}: {}", sink.name, state.trouble()?)),
     }
+}
+
+fn paused(sink: &str) -> String {
+    format!("sink {sink:?} is paused: `postrider sinks resume {sink}` lets its events go on")
 }

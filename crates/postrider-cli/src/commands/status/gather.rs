@@ -96,6 +96,24 @@ impl Sink {
             is_exact: self.lanes.iter().all(|lane| lane.is_exact),
         }
     }
+
+    /// Whether it is none of these. A consumer is in no configuration, and needs no relay.
+    pub(crate) fn is_foreign(&self, configured: Option<&[String]>) -> bool {
+        let name = &self.delivery.sink;
+        !self.delivery.is_consumer && configured.is_some_and(|names| !names.contains(name))
+    }
+
+    /// Whether it is none of these, nor that of a relay that is alive: other relays may have other configurations.
+    pub(crate) fn is_orphaned(&self, configured: Option<&[String]>) -> bool {
+        self.is_foreign(configured) && self.relays.is_empty()
+    }
+
+    /// The relays that are alive and have it in their configuration, whether or not they get on.
+    pub(crate) fn carriers(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.relays.iter().map(|relay| relay.relay.as_str()).collect();
+        names.dedup();
+        names
+    }
 }
 
 /// Asks the views.

@@ -27,14 +27,15 @@ pub(super) fn words(seen: &Seen, states: &[State], captured: &Captured, with_lan
         }
     }
     for (sink, state) in seen.sinks.iter().zip(states) {
-        for trouble in &state.troubles {
-            let _ = write!(text, "\n{}: {trouble}", output::plain(&sink.delivery.sink));
+        for said in state.troubles.iter().chain(&state.note) {
+            let _ = write!(text, "\n{}: {said}", output::plain(&sink.delivery.sink));
         }
     }
     for trouble in captured.troubles() {
         let _ = write!(text, "\n{trouble}");
     }
-    if states.iter().any(|state| !state.troubles.is_empty()) || !captured.is_well() {
+    let is_said = |state: &State| !state.troubles.is_empty() || state.note.is_some();
+    if states.iter().any(is_said) || !captured.is_well() {
         text.push('\n');
     }
     text.push('\n');
@@ -198,6 +199,7 @@ fn sink_document(sink: &Sink, state: &State) -> Value {
         "state": state.word,
         "trouble": !state.troubles.is_empty(),
         "troubles": state.troubles,
+        "note": state.note,
         "backlog": { "events": backlog.events, "is_exact": backlog.is_exact },
         "oldest_seconds": sink.oldest.map(|oldest| oldest.as_secs_f64()),
         "events_per_second": delivery.events_last_minute as f64 / 60.0,

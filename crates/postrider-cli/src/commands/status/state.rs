@@ -21,15 +21,16 @@ pub(crate) struct State {
     pub(crate) word: &'static str,
     /// What a person must know besides, a sentence each. Empty: all is well.
     pub(crate) troubles: Vec<String>,
+    /// What a person may like to know, and nothing is wrong with.
+    pub(crate) note: Option<String>,
 }
 
 /// Judges, by what the configuration says where one was given.
 pub(crate) fn state(sink: &Sink, slots: &[Slot], outline: &Outline) -> State {
     let delivery = &sink.delivery;
     let name = &delivery.sink;
-    // A consumer is in no configuration, and needs no relay.
-    let is_orphaned =
-        !delivery.is_consumer && outline.sinks.as_ref().is_some_and(|names| !names.contains(name));
+    let configured = outline.sinks.as_deref();
+    let is_orphaned = sink.is_orphaned(configured);
     let holds_ring = holds_ring(name, slots);
     let mut troubles = Vec::new();
     if is_orphaned {
@@ -93,7 +94,12 @@ pub(crate) fn state(sink: &Sink, slots: &[Slot], outline: &Outline) -> State {
     } else {
         "standby"
     };
-    State { word, troubles }
+    let note = (!is_orphaned && sink.is_foreign(configured)).then(|| {
+        let names = sink.carriers();
+        let verb = if names.len() == 1 { "carries" } else { "carry" };
+        format!("is not in this configuration; {} {verb} it", output::plain(&names.join(", ")))
+    });
+    State { word, troubles, note }
 }
 
 /// Whether it is in the way of turning the ring: it has not settled a slot that was closed, and no slot is free.
@@ -219,6 +225,22 @@ mod tests {
         let with = |name: &str| Outline { sinks: Some(vec![name.to_owned()]), ..Outline::default() };
         assert_eq!(state(&sink(), &slots(1, &[]), &with("mail")).word, "orphaned");
         assert_eq!(state(&sink(), &slots(1, &[]), &with("web")).word, "running");
+    }
+
+    #[test]
+    fn a_sink_of_another_configuration_is_not_orphaned() {
+        let outline = Outline { sinks: Some(vec!["mail".to_owned()]), ..Outline::default() };
+        let mut sink = sink();
+        sink.relays = vec![says("relay 1", "running", None)];
+        let found = state(&sink, &slots(1, &[]), &outline);
+        assert_eq!((found.word, found.troubles.len()), ("running", 0));
+        assert_eq!(found.note.as_deref(), Some("is not in this configuration; relay 1 carries it"));
+        // What keeps its relays is as bad as anywhere.
+        sink.relays = vec![says("relay 1", "failed", Some("no")), says("relay 2", "failed", Some("no"))];
+        sink.delivery.readers.clear();
+        let found = state(&sink, &slots(1, &[]), &outline);
+        assert_eq!((found.word, found.troubles.len()), ("failed", 2));
+        assert_eq!(found.note.as_deref(), Some("is not in this configuration; relay 1, relay 2 carry it"));
     }
 
     #[test]

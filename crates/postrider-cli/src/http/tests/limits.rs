@@ -32,6 +32,22 @@ async fn a_head_without_end_is_refused() {
     assert_eq!(world.get("/livez").await.0, 200);
 }
 
+/// Clients that never finish their request hold up a probe for a moment only.
+#[tokio::test]
+async fn heads_that_do_not_come_make_room() {
+    let database = database().await;
+    let world = World::over(&database.url()).await;
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(world.address).await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();
+        silent.push(stream);
+    }
+    let answer = tokio::time::timeout(Duration::from_secs(8), world.get("/livez")).await;
+    assert_eq!(answer.expect("there is room again").0, 200);
+    drop(silent);
+}
+
 #[tokio::test]
 async fn a_port_that_is_taken_is_unavailable() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

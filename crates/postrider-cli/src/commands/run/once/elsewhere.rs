@@ -6,6 +6,7 @@ use postrider::log::Error;
 use postrider_relay::SinkStatus;
 use sqlx::PgConnection;
 
+use super::paused;
 use crate::failure::Failure;
 use crate::output;
 
@@ -20,6 +21,8 @@ struct Seen {
     /// Who holds them; nobody, if a relay has died and its lease has not run out.
     holders: Vec<String>,
     lanes: Vec<i16>,
+    /// Whether somebody paused the sink: then nobody has to deliver.
+    is_paused: bool,
     /// How far they are in all.
     progress: i64,
     /// Since when they are no further.
@@ -38,9 +41,10 @@ impl Elsewhere {
             self.seen = None;
             return Ok(());
         }
-        let (holders, lanes, progress): (Vec<String>, Vec<i16>, i64) = sqlx::query_as(
+        let (holders, lanes, is_paused, progress): (Vec<String>, Vec<i16>, bool, i64) = sqlx::query_as(
             "select coalesce(array_agg(distinct reader) filter (where reader is not null), '{}'),
                     coalesce(array_agg(lane order by lane), '{}'),
+                    exists (select from postrider.sinks s where s.name = $1 and s.paused_at is not null),
                     coalesce(sum(least(position, $3) + coalesce(late_position, 0)), 0)::bigint
              from postrider.cursors where sink = $1 and lane <> all ($2)",
         )
@@ -54,13 +58,16 @@ impl Elsewhere {
             Some(seen) if seen.progress == progress && seen.lanes == lanes => seen.since,
             _ => Instant::now(),
         };
-        self.seen = Some(Seen { holders, lanes, progress, since });
+        self.seen = Some(Seen { holders, lanes, is_paused, progress, since });
         Ok(())
     }
 
     /// Who holds up the sink, if nothing has moved there for so long.
     pub(super) fn reason(&self, sink: &str, patience: Duration) -> Option<String> {
         let seen = self.seen.as_ref().filter(|seen| seen.since.elapsed() > patience)?;
+        if seen.is_paused {
+            return Some(paused(sink));
+        }
         let whose = match &*seen.holders {
             [] => {
                 "no living relay holds them, and they could not be taken: see `postrider status`".to_owned()
