@@ -202,7 +202,7 @@ $$;
 -- row. Here nothing is known at generation time: the types are looked up, and every setting that changes a text is set.
 create or replace function postrider.unknown_fields(relation oid, known text[], captured record, other record, only_changed boolean) returns text
     language plpgsql stable set search_path = pg_catalog, pg_temp set timezone = 'UTC' set intervalstyle = 'iso_8601'
-    set extra_float_digits = 1 set bytea_output = 'hex' set datestyle = 'ISO, MDY' as $$
+    set extra_float_digits = 1 set bytea_output = 'hex' set datestyle = 'ISO, MDY' set quote_all_identifiers = off as $$
 declare
     row constant json := to_json(captured);
     other_row constant json := to_json(other);

@@ -64,6 +64,12 @@ begin
     end loop;
 end
 $install$;
+-- The owner of what hangs on a parent looks for rows of it that have gone: where he could have read any of them, and all of it.
+drop policy if exists read on postrider.departed;
+create policy read on postrider.departed for select using (
+    xid = pg_current_xact_id() and not row_security_active(relation) and not exists (
+        select from pg_attribute a
+        where a.attrelid = departed.relation and a.attnum > 0 and not a.attisdropped and not has_column_privilege(a.attrelid, a.attnum, 'select')));
 -- Of a table that is there: the number of one that somebody else will make could be guessed.
 alter policy own on postrider.backfills with check (postrider.owns(postrider.named(relation)) and postrider.owns(relid));
 alter table postrider.capture_failures enable row level security;

@@ -20,9 +20,10 @@ begin
 end
 $install$;
 
--- A parent that went in this transaction, for the trigger of a child.
+-- A parent that went in this transaction, for the trigger of a child. With the rights of who calls it: row security asks whether he could have
+-- read it, whatever the writing session has set.
 create or replace function postrider.departed_row(parent oid, field text, key text) returns json
-    language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    language sql stable security invoker set search_path = pg_catalog, pg_temp set row_security = on as $$
     select d.departed from postrider.departed d
     where d.xid = pg_current_xact_id() and d.relation = coalesce(pg_partition_root(departed_row.parent), departed_row.parent)
       and d.field = departed_row.field and d.key = departed_row.key

@@ -18,7 +18,7 @@ use crate::{moment, output};
 /// With `on_failure: record`, or where columns have changed under a trigger, a write survives although its event could not be recorded, and
 /// everything that recording it takes is kept. Later events of the same key wait behind it. This makes the events of it, as the tables are
 /// declared now, in the order of the writes. One that still cannot be recorded stays, and so does what waits behind it. Exits with 2 if
-/// something is left.
+/// something is left. A table that cannot be captured as declared is left out, and named when the others are done.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
@@ -57,6 +57,8 @@ impl Recapture {
         let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
         let mut recaptured: Vec<Value> = Vec::new();
+        // A table that cannot be asked for holds up no other.
+        let mut failed: Option<Failure> = None;
         for table in
             declared.tables.iter().filter(|table| self.tables.is_empty() || self.tables.contains(&table.name))
         {
@@ -71,7 +73,12 @@ impl Recapture {
                     });
                     return failed.map(|()| Exit::Fine).map_err(|error| Failure::new(Exit::Failed, error));
                 }
-                Err(error) => return Err(declared.failure(error)),
+                Err(error) => {
+                    if let Some(earlier) = failed.replace(declared.failure(error)) {
+                        output::say(&earlier.to_string());
+                    }
+                    continue;
+                }
             };
             if writes > 0 {
                 output::say(&format!("{}: the events of {} are recorded", table.name, writes_of(writes)));
@@ -104,7 +111,11 @@ impl Recapture {
                 .collect();
             output::json(&json!({ "recaptured": recaptured, "left": left }))?;
         }
-        Ok(if left.is_empty() { Exit::Fine } else { Exit::Found })
+        match failed {
+            Some(failed) => Err(failed),
+            None if left.is_empty() => Ok(Exit::Fine),
+            None => Ok(Exit::Found),
+        }
     }
 
     /// Shows what would go, and with `--yes` lets it go.

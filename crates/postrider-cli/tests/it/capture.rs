@@ -174,6 +174,26 @@ async fn what_could_not_be_recorded_is_recaptured() {
     file.run(&database, &["recapture", "public.lines"]).expect(78);
 }
 
+/// It is named when the others are done.
+#[tokio::test]
+async fn a_table_that_cannot_be_captured_holds_up_no_recapture_of_others() {
+    let database = installed().await;
+    run(&database, ORDERS).await;
+    let both = "tables:\n  public.lines: { entity: line }\n  public.orders: { entity: order }\n";
+    let file = File::new(&database, both);
+    file.run(&database, &["apply"]).expect(0);
+    run(
+        &database,
+        "create table more () inherits (lines); alter table orders rename secret to hidden;
+         insert into orders values (1, 1); alter table orders rename hidden to secret",
+    )
+    .await;
+    let end = file.run(&database, &["recapture"]).expect(78);
+    assert!(end.stderr.contains("public.lines has inheriting tables"), "{}", end.stderr);
+    assert!(end.stderr.contains("public.orders: the events of 1 write are recorded"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select count(*)::text from postrider.events").await, "1");
+}
+
 /// What can never be recorded is shown first, and given up by name.
 #[tokio::test]
 async fn what_can_never_be_recorded_is_given_up_when_asked() {

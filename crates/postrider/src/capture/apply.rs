@@ -49,8 +49,10 @@ pub(crate) async fn apply_within(
     let (orphans, declared): (Vec<&Difference>, Vec<&Difference>) =
         plan.tables.iter().partition(|difference| difference.state == State::Orphaned);
     let orphans = orphans.into_iter().filter(|_| remove_orphans);
+    let strange = rights::strange_partition(transaction, tables).await?;
     for statement in orphans.chain(declared).flat_map(|difference| &difference.statements) {
-        sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut *transaction).await?;
+        let done = sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut *transaction).await;
+        done.map_err(|error| rights::explained(error, strange.as_ref()))?;
     }
     // The tables whose triggers were made anew are locked against writers until the commit: what is kept of them comes before
     // everything that follows. One that cannot be recorded is told of and holds up nobody's table.

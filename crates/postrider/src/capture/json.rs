@@ -68,6 +68,9 @@ pub(crate) fn settings(columns: &[Column]) -> Vec<(&'static str, &'static str)> 
     if have(columns, &["date", "timestamp without time zone", "timestamp with time zone"]) {
         settings.push(DATES);
     }
+    if have(columns, &NAMES) {
+        settings.push(QUOTES);
+    }
     settings
 }
 
@@ -76,6 +79,22 @@ const INTERVALS: (&str, &str) = ("intervalstyle", "iso_8601");
 const FLOATS: (&str, &str) = ("extra_float_digits", "1");
 const BYTES: (&str, &str) = ("bytea_output", "hex");
 const DATES: (&str, &str) = ("datestyle", "ISO, MDY");
+const QUOTES: (&str, &str) = ("quote_all_identifiers", "off");
+
+/// Types whose text is a name.
+const NAMES: [&str; 11] = [
+    "regclass",
+    "regcollation",
+    "regconfig",
+    "regdictionary",
+    "regnamespace",
+    "regoper",
+    "regoperator",
+    "regproc",
+    "regprocedure",
+    "regrole",
+    "regtype",
+];
 
 /// Whether there is a column of one of these types. What hides inside an array, a composite or a range is not looked for.
 fn have(columns: &[Column], types: &[&str]) -> bool {
@@ -103,6 +122,7 @@ pub(super) fn settings_with(columns: &[Column], expressions: &[&str]) -> Vec<(&'
         wanted(FLOATS, !expressions.is_empty()),
         wanted(BYTES, !expressions.is_empty()),
         wanted(DATES, !expressions.is_empty()),
+        wanted(QUOTES, !expressions.is_empty()),
     ]
     .into_iter()
     .flatten()
@@ -122,10 +142,16 @@ pub(super) fn differs((name, wanted): (&str, &str), found: &str) -> String {
 }
 
 /// Whether the value has changed, exactly: 1.0 and 1.00 are equal and not the same.
+///
+/// Texts byte by byte: the column may get a collation that takes different ones for equal, and its type stays what it was.
 pub(super) fn changed(column: &Column) -> String {
     let ident = &column.ident;
     if column.equality_is_identity {
-        format!("old.{ident} is distinct from new.{ident}")
+        let exactly = match column.base_type.as_str() {
+            "text" | "character varying" | "name" => " collate \"C\"",
+            _ => "",
+        };
+        format!("old.{ident}{exactly} is distinct from new.{ident}{exactly}")
     } else {
         format!("record_image_ne(row(old.{ident}), row(new.{ident}))")
     }

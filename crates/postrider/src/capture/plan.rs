@@ -56,6 +56,9 @@ pub(super) async fn within(connection: &mut PgConnection, tables: &[Table]) -> R
         if let Some(first) = seen.insert(shape.oid, table) {
             return Err(Error::Twice { first: first.name.clone(), second: table.name.clone() });
         }
+        if let Some(parent) = &shape.parent {
+            parent.check(connection, table).await?;
+        }
         expressions::check(connection, table, &shape).await?;
         let body = generate::function(table, &shape)?;
         wanted.extend([(shape.oid, ROWS), (shape.oid, TRUNCATE)]);

@@ -123,7 +123,14 @@ async fn departing(
             format!("drop function if exists {function}()"),
         ],
     };
-    let notes = vec!["as a parent: what hangs on it is captured".to_owned()];
+    let mut notes = vec!["as a parent: what hangs on it is captured".to_owned()];
+    for column in columns {
+        if !parent.is_unique(connection, column).await? {
+            notes.push(format!(
+                "no unique index is on {column} alone: where rows have the same value, events are made of any of them"
+            ));
+        }
+    }
     Ok(Difference { table: name.clone(), state, statements, reverse, notes })
 }
 

@@ -6,6 +6,39 @@ use super::declaration::Table;
 use super::failure::{Error, Result};
 use super::shape::{ParentShape, Shape};
 
+/// A partition of a declared table that is not the table owner's: its name, whose it is, and who asks.
+pub(super) type Strange = (String, String, String);
+
+/// The first, where whoever asks has not the rights of its owner. One that has its trigger already is in nobody's way.
+pub(super) async fn strange_partition(
+    connection: &mut PgConnection,
+    tables: &[Table],
+) -> Result<Option<Strange>> {
+    let names: Vec<String> = tables.iter().map(|table| table.name.clone()).collect();
+    Ok(sqlx::query_as(
+        "select format('%I.%I, a partition of %s,', n.nspname, c.relname, d.name), pg_get_userbyid(c.relowner)::text, current_user::text
+         from unnest($1::text[]) d (name) cross join pg_partition_tree(postrider.named(d.name)::regclass) t
+         join pg_class c on c.oid = t.relid join pg_namespace n on n.oid = c.relnamespace
+         where t.level > 0 and not pg_has_role(c.relowner, 'member')
+         order by 1 limit 1",
+    )
+    .bind(names)
+    .fetch_optional(connection)
+    .await?)
+}
+
+/// What a statement was refused for: where a right is missing, that on such a partition.
+pub(super) fn explained(error: sqlx::Error, strange: Option<&Strange>) -> Error {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    let is_denied = code.is_some_and(|code| code == "42501");
+    match strange {
+        Some((table, owner, user)) if is_denied => {
+            Error::NotTheOwner { table: table.clone(), owner: owner.clone(), user: user.clone() }
+        }
+        _ => error.into(),
+    }
+}
+
 /// Refuses, with what it takes, what the server would refuse in the middle.
 pub(super) async fn check(connection: &mut PgConnection, tables: &[Table]) -> Result<()> {
     if tables.is_empty() {

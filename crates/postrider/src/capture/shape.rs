@@ -112,6 +112,35 @@ impl ParentShape {
     pub(super) fn equal(&self) -> &str {
         self.key().map_or("operator(pg_catalog.=)", |key| &key.order.equal)
     }
+
+    /// Whether the server makes sure that one row at most has a value in this column.
+    pub(super) async fn is_unique(&self, connection: &mut PgConnection, column: &str) -> sqlx::Result<bool> {
+        sqlx::query_scalar(
+            "select exists (
+                 select from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+                 where i.indrelid = $1::bigint::oid and a.attname = $2 and i.indnkeyatts = 1
+                   and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null)",
+        )
+        .bind(self.oid)
+        .bind(column)
+        .fetch_one(connection)
+        .await
+    }
+
+    /// Refuses a column of which several rows may have a value: which of them an event is made of would be left to chance. Where there are
+    /// partitions the server may be unable to make sure of it, and a note says so.
+    pub(super) async fn check(&self, connection: &mut PgConnection, table: &Table) -> Result<()> {
+        if self.partitioned || self.is_unique(connection, &self.column).await? {
+            return Ok(());
+        }
+        Err(Error::Expression {
+            table: table.name.clone(),
+            key: "parent.column".to_owned(),
+            expression: self.column.clone(),
+            reason: format!("two rows of {} could have the same value", self.name),
+            hint: ": give that column a unique index, neither partial nor deferrable, or name one that has",
+        })
+    }
 }
 
 impl Shape {

@@ -204,12 +204,13 @@ const PLAIN: [&str; 11] = [
 
 /// Settings of the session on which the text of a row depends, with the value that is wanted.
 pub(super) fn settings(mapping: &Mapping) -> Vec<(&'static str, &'static str)> {
-    const ALL: [(&str, &str); 5] = [
+    const ALL: [(&str, &str); 6] = [
         ("timezone", "UTC"),
         ("intervalstyle", "iso_8601"),
         ("extra_float_digits", "1"),
         ("bytea_output", "hex"),
         ("datestyle", "ISO, MDY"),
+        ("quote_all_identifiers", "off"),
     ];
     let is_plain = |column: &Column| {
         PLAIN.contains(&column.base_type.as_str()) || column.type_kind == b'e'.cast_signed()

@@ -18,16 +18,19 @@ pub(super) fn waiting(mapping: &Mapping, row: &str) -> String {
 
 /// Rows that a mover has not taken, by what is cheapest to ask of the table.
 pub(super) fn untaken(mapping: &Mapping) -> String {
-    let mut which = Vec::new();
-    if let Some(sent) = &mapping.sent {
-        which.push(format!("o.{} is null", sent.ident));
+    let unmarked = unmarked(mapping);
+    if mapping.sent.is_some() && mapping.claimed.is_none() {
+        format!("{unmarked} and {}", not_adopted(mapping, "o"))
+    } else {
+        unmarked
     }
-    match &mapping.claimed {
-        Some(claimed) => which.push(format!("o.{} is null", claimed.ident)),
-        None if mapping.sent.is_some() => which.push(not_adopted(mapping, "o")),
-        None => which.push("true".to_owned()),
-    }
-    which.join(" and ")
+}
+
+/// By their own columns, which whoever had a row before us may have changed.
+fn unmarked(mapping: &Mapping) -> String {
+    let marks = [&mapping.sent, &mapping.claimed].into_iter().flatten();
+    let which: Vec<String> = marks.map(|mark| format!("o.{} is null", mark.ident)).collect();
+    if which.is_empty() { "true".to_owned() } else { which.join(" and ") }
 }
 
 /// By the notes that the owner of the table sees. The table's name is compared inside a `coalesce`, which the planner takes to hold for half of all notes. A bare comparison it takes
@@ -46,8 +49,66 @@ pub(super) fn not_adopted(mapping: &Mapping, row: &str) -> String {
 const SET_ROWS: i64 = 1000;
 const SET_BYTES: i64 = 64 << 20;
 
+/// Whether a row that was taken goes: by polling, nothing else could say that of one that has no mark.
+fn is_deleted(mapping: &Mapping, mode: Mode) -> bool {
+    mode == Mode::Poll && !mapping.is_marked()
+}
+
+/// Whether rows of one key must not overtake each other: under the lock by which the triggers come, none is locked by anybody else.
+fn has_order(mapping: &Mapping, mode: Mode) -> bool {
+    mode == Mode::Poll && mapping.key.is_some()
+}
+
+/// The rows that are taken, as `taken`, behind what it takes to find them. Those that somebody has locked are left to him; a foreign key
+/// that refers to a row does not count where the row stays.
+///
+/// Behind such a row its key waits: the page that was looked at is compared with what of it was free. By `not in`, for which the server
+/// makes a hash whatever number of rows it expects, and with the marks in a `coalesce`: by an index of the rows that wait it compared all of
+/// them with the page, 700 ms for 1,000 of 60,000 rows that were not analyzed, against 110 ms, which is what it took without a page too.
+fn taken(mapping: &Mapping, mode: Mode, which: &str, limit: &str) -> String {
+    let (name, id) = (&mapping.shape.name, &mapping.id.ident);
+    let (fit, sorted) = (fit(mapping, "o"), mapping.sorted("o"));
+    let lock = if is_deleted(mapping, mode) { "for update" } else { "for no key update" };
+    if !has_order(mapping, mode) {
+        return format!(
+            "taken as materialized (
+    select o.* from {name} o
+    where {which}
+      and {fit}
+    order by {sorted}
+    limit {limit}
+    {lock} skip locked)"
+        );
+    }
+    format!(
+        "page as materialized (
+    select o.{id} as id, {key} as key, row_number() over (order by {sorted}) as place from {name} o
+    where {which}
+      and {fit}
+      and not coalesce({key} = any (mover.passed), false)
+    order by {sorted}
+    limit {limit}),
+free as materialized (
+    select o.* from {name} o
+    where o.{id} = any (array(select p.id from page p))
+      and coalesce({unmarked}, false)
+      and {fit}
+    {lock} skip locked),
+locked as materialized (
+    select p.key, min(p.place) as place from page p
+    where p.key is not null and p.id not in (select f.{id} from free f)
+    group by p.key),
+taken as materialized (
+    select f.* from free f
+    where f.{id} not in (select p.id from page p join locked l on l.key = p.key and l.place < p.place))",
+        key = Event::of(mapping, "o").key,
+        unmarked = unmarked(mapping),
+    )
+}
+
 /// Claims, appends and marks in one statement, for a function that belongs to the table's owner. `which` are the rows, `limit` how many
-/// of them; their number goes into `moved`. By polling, a row in which nothing can say that it was taken is deleted.
+/// of them; their number goes into `moved`, and the keys that wait for a row that is locked into `waiting`, where any could. By polling, a row in
+/// which nothing can say that it was taken is deleted.
 fn transfer(mapping: &Mapping, mode: Mode, which: &str, limit: &str) -> String {
     let event = Event::of(mapping, "t");
     let name = &mapping.shape.name;
@@ -60,20 +121,20 @@ marked as (update {name} o set {} = {} from taken t where o.{id} = t.{id})",
             claimed.ident,
             moment(claimed, "now()")
         ),
-        None if mode == Mode::Poll && !mapping.is_marked() => {
+        None if is_deleted(mapping, mode) => {
             format!(",\nmarked as (delete from {name} o using taken t where o.{id} = t.{id})")
         }
         None => String::new(),
     };
+    let taken = taken(mapping, mode, which, limit);
+    let (waiting, into) = if has_order(mapping, mode) {
+        (", (select array_agg(l.key) from locked l)", "moved, waiting")
+    } else {
+        ("", "moved")
+    };
     format!(
-        "with taken as materialized (
-    select o.* from {name} o
-    where {which}
-      and {fit}
-    order by {sorted}
-    limit {limit}
-    for update skip locked){marked}
-select coalesce(sum({recorder}(g.rows, {noted})), 0) into moved
+        "with {taken}{marked}
+select coalesce(sum({recorder}(g.rows, {noted})), 0){waiting} into {into}
 from (
     select array_agg(row(n.source_id, n.type, n.entity, n.key, n.tenant, n.payload, n.headers, n.created_at, n.born)::postrider.adoptable order by n.place) as rows
     from (
@@ -90,8 +151,6 @@ from (
         recorder = Recorder::of_outbox(&mapping.shape).function,
         noted = mapping.has_lifecycle(),
         born = mapping.born("t").as_deref().unwrap_or("null"),
-        fit = fit(mapping, "o"),
-        sorted = mapping.sorted("o"),
         place = mapping.sorted("t"),
         source_id = event.source_id,
         kind = event.kind,
@@ -113,13 +172,21 @@ pub(super) fn mover(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
     Some(format!(
         "
 #variable_conflict use_column
+<<mover>>
 declare
     moved bigint;
+    passed text[] := '{{}}';
+    waiting text[];
 begin
     if not postrider.hold_keeper({name}::text, $1) then
         return -1;
     end if;
-    {transfer};
+    loop
+        {transfer};
+        -- Where all that was looked at waits behind rows that are locked, their keys are passed over.
+        exit when moved > 0 or waiting is null;
+        passed := passed || waiting;
+    end loop;
     set constraints all immediate;
     return moved;
 end

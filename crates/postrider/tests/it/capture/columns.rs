@@ -1,6 +1,6 @@
 //! Columns that get another type, values that look different by session, columns that are computed when they are read.
 
-use postrider::capture::{self, OnFailure, Parent, State, Table};
+use postrider::capture::{self, Change, OnFailure, Parent, State, Table};
 use postrider_testkit::Version;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -69,6 +69,44 @@ async fn a_column_that_gets_another_type_breaks_no_write_and_forges_nothing() {
         let found = events(&mut fresh).await;
         assert_eq!(found.len(), 1, "{altered}");
         assert_eq!(found[0].2, data, "{altered}");
+    }
+}
+
+/// A collation that takes different texts for equal is no other type: what changes under it is told all the same.
+#[tokio::test]
+async fn a_column_that_gets_a_loose_collation_loses_no_change() {
+    for state in ["varchar(9)", "name"] {
+        let change = Change { verb: "state.changed".to_owned(), beside: false };
+        let table =
+            Table { changes: [("state".to_owned(), change)].into(), ..Table::new("public.orders", "order") };
+        let (database, mut connection) = captured(
+            &format!(
+                "create collation public.loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+                 create table public.orders (id int primary key, note text, state {state})"
+            ),
+            &[table],
+        )
+        .await;
+        execute(&mut connection, "insert into orders values (1, 'abc', 'x')").await;
+        let altered = format!(
+            "alter table orders alter note type text collate loose, alter state type {state} collate loose"
+        );
+        execute(&mut connection, &altered).await;
+        events(&mut connection).await;
+        let mut fresh = database.connect().await.unwrap();
+        for (session, note, value) in [(&mut connection, "ABC", "X"), (&mut fresh, "Abc", "x")] {
+            execute(session, &format!("update orders set note = '{note}', state = '{value}'")).await;
+            execute(session, "update orders set note = note, state = state").await;
+            let found: Vec<(String, Value)> =
+                events(session).await.into_iter().map(|(kind, _, data, _)| (kind, data)).collect();
+            let data = json!({"id": 1, "note": note, "state": value});
+            assert_eq!(
+                found,
+                [("order.updated".to_owned(), data.clone()), ("order.state.changed".to_owned(), data)],
+                "{state}"
+            );
+        }
+        assert_eq!(kept(&mut fresh).await, 0, "{state}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! What one owner of captured tables can do to the events of another: nothing.
 
-use postrider::capture::{self, Backfill, Table, Truncate};
+use postrider::capture::{self, Backfill, Parent, Table, Truncate};
 use postrider::outbox::{self, Outbox, Preset};
 use postrider::schema::{self, Install};
 use postrider_testkit::{Database, Version};
@@ -249,6 +249,79 @@ async fn a_truncate_of_anothers_partition_cannot_be_hidden() {
         execute(&mut other, "set row_security = off; truncate app.logs_1").await;
         execute(&mut owner, "truncate app.logs").await;
         assert_eq!(types(&mut admin).await, ["log.partition.truncated", "log.truncated"], "{version}");
+        drop_role(&mut admin, owner, &role).await;
+        drop_role(&mut admin, other, &other_role).await;
+    }
+}
+
+/// What is remembered of a parent is for those who may read it there: to delete a row is not to read it.
+#[tokio::test]
+async fn an_owner_sees_rows_that_have_gone_only_of_tables_that_he_may_read() {
+    for version in [Version::V14, Version::V18] {
+        let Stage { database, mut admin, role, mut owner } = Stage::set(version).await;
+        let (other_role, mut other) = other(&database, &mut admin).await;
+        execute(
+            &mut owner,
+            &format!(
+                "create table app.secrets (id int primary key, word text); create table app.words (id int primary key, word text);
+                 create table app.children (id int primary key, parent_id int references app.secrets on delete cascade);
+                 grant usage on schema app to \"{other_role}\"; grant delete on app.secrets to \"{other_role}\"; grant select on app.words to \"{other_role}\""
+            ),
+        )
+        .await;
+        execute(&mut other, "create table other.children (id int primary key, parent_id int)").await;
+        let child = |table: &str, parent: &str| Table {
+            r#type: Some("parent.word".to_owned()),
+            parent: Some(Parent {
+                table: parent.to_owned(),
+                column: "id".to_owned(),
+                on: "parent_id".to_owned(),
+            }),
+            ..Table::new(table, "child")
+        };
+        let tables = [child("app.children", "app.secrets"), child("other.children", "app.words")];
+        capture::apply(&mut admin, &tables, false).await.unwrap();
+        execute(
+            &mut owner,
+            "insert into app.secrets values (7, 'hunter2'); insert into app.words values (1, 'open')",
+        )
+        .await;
+
+        let seen = "select count(postrider.departed_row('app.secrets'::regclass, 'id', '7')) + count(*) filter (where exists (select from postrider.departed))";
+        for (granted, is_seen) in [
+            ("select 1", 0),
+            ("grant select (id) on app.secrets", 0),
+            ("grant select (word) on app.secrets", 2),
+            (
+                "alter table app.secrets enable row level security; create policy hers on app.secrets using (true)",
+                0,
+            ),
+        ] {
+            let granted = if granted.starts_with("grant") {
+                format!("{granted} to \"{other_role}\"")
+            } else {
+                granted.to_owned()
+            };
+            execute(&mut owner, &granted).await;
+            execute(&mut other, "begin; delete from app.secrets").await;
+            assert_eq!(number(&mut other, seen).await, is_seen, "{version}: {granted}");
+            execute(&mut other, "rollback").await;
+        }
+
+        // The triggers of children find it, also those of another's, and whatever the session has set.
+        execute(&mut owner, "insert into app.children values (1, 7)").await;
+        execute(&mut other, "insert into other.children values (1, 1)").await;
+        execute(&mut other, "delete from app.secrets").await;
+        execute(
+            &mut admin,
+            "set row_security = off; begin; delete from app.words; delete from other.children; commit",
+        )
+        .await;
+        assert_eq!(
+            types(&mut admin).await,
+            ["hunter2.created", "open.created", "hunter2.deleted", "open.deleted"],
+            "{version}"
+        );
         drop_role(&mut admin, owner, &role).await;
         drop_role(&mut admin, other, &other_role).await;
     }

@@ -154,6 +154,33 @@ async fn an_owner_gets_no_rights_by_what_a_superuser_records_later() {
     drop_role(&mut admin, owner, &role).await;
 }
 
+/// Whose it is, and not that a right is missing.
+#[tokio::test]
+async fn a_partition_of_another_role_is_named_with_its_owner() {
+    let Stage { database, mut admin, role, mut owner } = Stage::set(Version::default()).await;
+    let (other_role, other) = other(&database, &mut admin).await;
+    execute(
+        &mut owner,
+        "create table app.logs (id int primary key) partition by range (id);
+         create table app.logs_1 partition of app.logs for values from (0) to (10)",
+    )
+    .await;
+    execute(
+        &mut admin,
+        &format!(
+            "select postrider.allow_capture('{role}'); alter table app.logs_1 owner to \"{other_role}\""
+        ),
+    )
+    .await;
+    let table = Table::new("app.logs", "log");
+    let refused = capture::apply(&mut owner, std::slice::from_ref(&table), false).await.unwrap_err();
+    assert!(matches!(&refused, Error::NotTheOwner { owner, .. } if *owner == other_role), "{refused}");
+    assert!(refused.to_string().starts_with("app.logs_1, a partition of app.logs, belongs to"), "{refused}");
+    capture::apply(&mut admin, &[table], false).await.unwrap();
+    drop_role(&mut admin, owner, &role).await;
+    drop_role(&mut admin, other, &other_role).await;
+}
+
 /// What `allow_capture` gives is enough for everything, and no more than that is needed.
 #[tokio::test]
 async fn an_owner_who_is_allowed_to_installs_for_himself() {

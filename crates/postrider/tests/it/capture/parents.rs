@@ -332,6 +332,44 @@ async fn a_parent_that_went_twice_is_the_last_one() {
     assert_eq!(kinds, ["third.created", "third.deleted"]);
 }
 
+/// A type must not be chosen by any of several rows. Across partitions the server may be unable to keep them apart: there it is said.
+#[tokio::test]
+async fn a_parent_that_is_not_known_by_its_column_is_refused() {
+    let database = crate::support::database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(
+        &mut connection,
+        "create table public.parents (id int, kind text, at int); create table public.by_id (id int primary key, parent_id int)",
+    )
+    .await;
+    let declared = [child("public.by_id", "id", "parent_id")];
+    for index in [
+        "create index on parents (id)",
+        "create unique index on parents (id) where kind is not null",
+        "create unique index on parents (id, at)",
+        "create unique index on parents ((id + 1))",
+        "alter table parents add unique (id) deferrable",
+    ] {
+        execute(&mut connection, index).await;
+        let refused = capture::plan(&mut connection, &declared).await.unwrap_err();
+        assert!(matches!(&refused, Error::Expression { key, .. } if key == "parent.column"), "{refused}");
+        let refused = capture::apply(&mut connection, &declared, false).await.unwrap_err().to_string();
+        assert!(
+            refused.contains("two rows of public.parents could have the same value in `id`"),
+            "{refused}"
+        );
+    }
+    execute(&mut connection, "create unique index on parents (id) include (kind)").await;
+    capture::apply(&mut connection, &declared, false).await.unwrap();
+    execute(
+        &mut connection,
+        "drop table parents; create table parents (id int, kind text, at int, primary key (id, at)) partition by range (at)",
+    )
+    .await;
+    let plan = capture::apply(&mut connection, &declared, false).await.unwrap();
+    assert!(plan.tables[1].notes[1].starts_with("no unique index is on id alone"), "{plan:?}");
+}
+
 /// A type must not be chosen by a row that row security hides.
 #[tokio::test]
 async fn a_parent_whose_rows_may_be_hidden_is_refused() {

@@ -2,10 +2,11 @@
 
 use postrider::capture::{self, Backfill, OnFailure, Parent, State, Table, Which};
 use postrider_testkit::Version;
+use serde_json::json;
 use sqlx::PgConnection;
 
 use super::owners::{Stage, drop_role};
-use super::{captured, execute, types};
+use super::{captured, events, execute, types};
 
 fn orders() -> Table {
     Table::new("public.orders", "order")
@@ -128,4 +129,35 @@ async fn a_session_that_quotes_every_name_keeps_events_under_the_same_one() {
     execute(&mut connection, "alter table orders rename remark to note").await;
     let plan = capture::plan(&mut connection, &[orders()]).await.unwrap();
     assert_eq!(plan.tables[0].state, State::Installed, "{plan:?}");
+}
+
+/// Nor does an event have them otherwise, be it of a column that has come since.
+#[tokio::test]
+async fn a_session_that_quotes_every_name_writes_those_in_events_as_others_do() {
+    let declared = Table { tenant: Some("quote_ident('plain')".to_owned()), ..orders() };
+    for declared in [orders(), declared] {
+        let (_database, mut connection) =
+            captured("create table public.orders (id int primary key, about regclass)", &[declared]).await;
+        execute(&mut connection, "set quote_all_identifiers = on").await;
+        execute(&mut connection, "insert into orders values (1, 'public.orders')").await;
+        execute(&mut connection, "alter table orders add kind regtype").await;
+        execute(&mut connection, "insert into orders values (2, 'public.orders', 'public.orders')").await;
+        let quotes: String =
+            sqlx::query_scalar("show quote_all_identifiers").fetch_one(&mut connection).await.unwrap();
+        assert_eq!(quotes, "on", "a session keeps its settings");
+        let strange: i64 =
+            sqlx::query_scalar("select count(*) from postrider.events where tenant <> 'plain'")
+                .fetch_one(&mut connection)
+                .await
+                .unwrap();
+        assert_eq!(strange, 0);
+        let found: Vec<_> = events(&mut connection).await.into_iter().map(|event| event.2).collect();
+        assert_eq!(
+            found,
+            [
+                json!({"id": 1, "about": "public.orders"}),
+                json!({"id": 2, "about": "public.orders", "kind": "public.orders"})
+            ]
+        );
+    }
 }

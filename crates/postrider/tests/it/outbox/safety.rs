@@ -31,7 +31,8 @@ async fn payloads(connection: &mut PgConnection) -> Vec<i64> {
     payloads.iter().map(|payload| number(payload)).collect()
 }
 
-/// The old poller has locked its batch, as such pollers do, and sends it: those rows are its own, and nobody waits for it.
+/// The old poller has locked its batch, as such pollers do, and sends it: those rows are its own, and nobody waits for it but rows of
+/// their keys.
 #[tokio::test]
 async fn rows_that_another_poller_has_locked_are_left_to_it() {
     for preset in [Preset::OutboxTopic, Preset::Plane] {
@@ -39,19 +40,69 @@ async fn rows_that_another_poller_has_locked_are_left_to_it() {
         let declared = declared(preset, Mode::Poll);
         outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
         for n in 1..=6 {
-            insert(&mut connection, preset, n, "k").await;
+            insert(&mut connection, preset, n, if n <= 3 { "k" } else { "other" }).await;
         }
         let mut poller = database.connect().await.unwrap();
         execute(&mut poller, "begin; select from outbox where id <= 2 for update skip locked").await;
         let mut keeper = keeper(&mut connection, &declared).await;
         let worked = tokio::time::timeout(Duration::from_mins(2), keep(&mut keeper, &mut connection)).await;
         assert!(worked.is_ok(), "{preset:?}: it waits for the poller");
-        assert_eq!(payloads(&mut connection).await, [3, 4, 5, 6], "{preset:?}");
+        assert_eq!(payloads(&mut connection).await, [4, 5, 6], "{preset:?}");
         let sent = super::tables::sent(preset).unwrap();
         execute(&mut poller, &format!("update outbox set {sent} = now() where id <= 2; commit")).await;
         keep(&mut keeper, &mut connection).await;
-        assert_eq!(payloads(&mut connection).await, [3, 4, 5, 6], "{preset:?}");
+        assert_eq!(payloads(&mut connection).await, [4, 5, 6, 3], "{preset:?}");
     }
+}
+
+/// A row that somebody works on holds up its key, and no other, however many rows of the key are behind it. What is before it goes.
+#[tokio::test]
+async fn no_row_overtakes_one_of_its_key_that_is_locked() {
+    for preset in [Preset::OutboxTopic, Preset::Plane, Preset::Debezium] {
+        let (database, mut connection) = with_table(preset).await;
+        let declared = Outbox { batch: 2, ..declared(preset, Mode::Poll) };
+        outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+        for n in 1..=7 {
+            insert(&mut connection, preset, n, if n == 6 { "other" } else { "k" }).await;
+        }
+        let mut holder = database.connect().await.unwrap();
+        let second = if preset == Preset::Debezium {
+            format!("id = '{}'", super::tables::id(2))
+        } else {
+            "id = 2".to_owned()
+        };
+        execute(&mut holder, &format!("begin; select from outbox where {second} for update")).await;
+        let mut keeper = keeper(&mut connection, &declared).await;
+        for moved in [1, 1, 0] {
+            assert_eq!(keeper.work(&mut connection).await.unwrap().moved, moved, "{preset:?}");
+        }
+        assert_eq!(payloads(&mut connection).await, [1, 6], "{preset:?}");
+        if preset == Preset::Plane {
+            let claimed = "select count(*) from outbox where claimed_at is not null";
+            assert_eq!(count(&mut connection, claimed).await, 2, "what waits is not claimed");
+        }
+        execute(&mut holder, "commit").await;
+        keep(&mut keeper, &mut connection).await;
+        assert_eq!(payloads(&mut connection).await, [1, 6, 2, 3, 4, 5, 7], "{preset:?}");
+    }
+}
+
+/// A row that refers to one of the table keeps it from going, and from nothing else.
+#[tokio::test]
+async fn a_foreign_key_holds_up_no_row_that_stays() {
+    let (database, mut connection) = with_table(Preset::Plane).await;
+    execute(&mut connection, "create table notes (about bigint references outbox)").await;
+    let declared = declared(Preset::Plane, Mode::Poll);
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    for n in 1..=2 {
+        insert(&mut connection, Preset::Plane, n, "k").await;
+    }
+    let mut holder = database.connect().await.unwrap();
+    execute(&mut holder, "begin; insert into notes values (1)").await;
+    let mut keeper = keeper(&mut connection, &declared).await;
+    assert_eq!(keeper.work(&mut connection).await.unwrap().moved, 2);
+    assert_eq!(payloads(&mut connection).await, [1, 2]);
+    execute(&mut holder, "rollback").await;
 }
 
 /// A poller in the middle of its batch when the trigger is installed: what it does not send after all is taken.
