@@ -30,8 +30,11 @@ use crate::telemetry::Telemetry;
 /// A reader that lived for so long was well: the pauses between attempts begin anew.
 const LONG_LIFE: Duration = Duration::from_secs(30);
 
-/// That a reader could be opened does not mean that it can read. One that has read nothing is believed after so long.
-const PROBATION: Duration = Duration::from_secs(10);
+/// That a reader could be opened does not mean that it can read. One that has read nothing is believed when it has had its lanes for a while,
+/// for which it may have to wait as long as the lease of its predecessor runs.
+fn probation(fittings: &Fittings) -> Duration {
+    fittings.relay.log.lease + Duration::from_secs(5)
+}
 
 /// What a pipeline shares with its relay.
 #[derive(Clone)]
@@ -79,7 +82,8 @@ pub(crate) async fn supervise(
         }
         let pause = backoff::pause(&backoff::RECONNECT, failures);
         // Stands until the next attempt has failed too.
-        let complaint = kept.complaint.make(&fittings, &settings.name, &face, 2 * pause + PROBATION);
+        let complaint =
+            kept.complaint.make(&fittings, &settings.name, &face, 2 * pause + probation(&fittings));
         let _ = tokio::join!(rest(pause, &face, &mut stop), tokio::time::timeout(pause, complaint));
     }
     if let Some(outlet) = kept.outlet
@@ -159,7 +163,7 @@ async fn once(
     let has_read = Arc::clone(&pipeline.has_read);
     let ended = tokio::select! {
         ended = pipeline.run() => ended,
-        never = kept.complaint.withdraw_after(has_read.notified(), PROBATION, &fittings.pool) => match never {},
+        never = kept.complaint.withdraw_after(has_read.notified(), probation(fittings), &fittings.pool) => match never {},
     };
     if ended.is_err()
         && let Some(delivering) = pipeline.delivering.take()

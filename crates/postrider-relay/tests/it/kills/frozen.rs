@@ -40,7 +40,7 @@ async fn fault_5_a_frozen_relay_settles_nothing_when_it_wakes() {
     let mut connection = world.database.connect().await.unwrap();
     let load = super::load::start(&world);
     let (mut one, mut other) = (world.steady_relay(), world.steady_relay());
-    let freezes = 2 * soak();
+    let freezes = soak();
     for _ in 0..freezes {
         world.until_lanes(one.number, 8, &mut connection).await;
         world.collector.next_from(one.number).await;
