@@ -11,6 +11,8 @@ const SMALLEST_BATCH: usize = 64 << 10;
 /// An event takes so many times its size while it is on its way, as it came, as a record, as a message, as what a sink makes of it, and
 /// what the allocator does not give back at once: three were seen with events of 40 MB, nine with 20 MB on a busy machine.
 const COPIES: u64 = 12;
+/// For so many looks in a row it may be over its limit for an unknown reason: an event that is just being read is known when it is whole.
+const UNEXPLAINED: u32 = 8;
 
 /// Watches the memory of this process.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct Memory {
     large: Option<(Large, u32)>,
     /// The last event that was too large.
     named: Option<Uuid>,
+    /// How many looks in a row found too much, and no event that explains it.
+    unexplained: u32,
 }
 
 /// What to do.
@@ -39,7 +43,7 @@ pub(crate) enum Verdict {
 
 impl Memory {
     pub(crate) fn new(limit: u64, batch_bytes: BatchBytes) -> Self {
-        Self { limit, batch_bytes, usual: BatchBytes::default().get(), large: None, named: None }
+        Self { limit, batch_bytes, usual: BatchBytes::default().get(), large: None, named: None, unexplained: 0 }
     }
 
     /// Decides by the memory that is resident now.
@@ -49,12 +53,15 @@ impl Memory {
         if resident > self.limit && batch <= SMALLEST_BATCH {
             let is_it = |large: &Large| resident.saturating_sub(large.bytes as u64 * COPIES) <= self.limit;
             let large = self.large.map(|(large, _)| large).filter(is_it);
+            self.unexplained = if large.is_some() { 0 } else { self.unexplained + 1 };
             return match large {
                 Some(large) if self.named.replace(large.id) == Some(large.id) => Verdict::Fine,
                 Some(large) => Verdict::TooLarge(large),
+                None if self.unexplained < UNEXPLAINED => Verdict::Fine,
                 None => Verdict::Over,
             };
         }
+        self.unexplained = 0;
         // Buffers are halved from four fifths of the limit on, and grow back below three fifths.
         if resident > self.limit / 5 * 4 && batch > SMALLEST_BATCH {
             self.batch_bytes.set((batch / 2).max(SMALLEST_BATCH));
@@ -100,8 +107,24 @@ mod tests {
         }
         assert_eq!(bytes.get(), SMALLEST_BATCH);
         assert_eq!(memory.judge(90 << 20), Verdict::Fine);
+        for _ in 1..UNEXPLAINED {
+            assert_eq!(memory.judge(110 << 20), Verdict::Fine);
+        }
         assert_eq!(memory.judge(110 << 20), Verdict::Over);
         assert_eq!(memory.judge(50 << 20), Verdict::Fine);
         assert_eq!(bytes.get(), SMALLEST_BATCH * 2);
+    }
+
+    /// Reading it takes a while, and only a whole one has a name.
+    #[test]
+    fn an_event_that_is_being_read_does_not_end_a_relay() {
+        let bytes = BatchBytes::new(SMALLEST_BATCH);
+        let mut memory = Memory::new(100 << 20, bytes);
+        for _ in 0..2 * UNEXPLAINED {
+            for _ in 1..UNEXPLAINED {
+                assert_eq!(memory.judge(110 << 20), Verdict::Fine);
+            }
+            assert_eq!(memory.judge(70 << 20), Verdict::Fine);
+        }
     }
 }
