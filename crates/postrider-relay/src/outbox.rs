@@ -1,4 +1,7 @@
-//! Keeps adopted outbox tables while a relay runs: one task for each, of which one among all relays works.
+//! Keeps adopted outbox tables while a relay runs: each by a few tasks, of which those of one among all relays work.
+
+mod marking;
+mod pace;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,12 +11,12 @@ use postrider::outbox::{self, Error, Keeper, Mode, Outbox};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{Connection as _, PgConnection};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
+use self::marking::Word;
+use self::pace::{Pace, Pauses};
 use crate::settings::RelaySettings;
 
-/// Between two lives.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 /// For the last marks and the lease, when it is told to stop.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -60,17 +63,32 @@ async fn keep(
     mut stop: watch::Receiver<bool>,
     looked: watch::Sender<bool>,
 ) {
-    let mut pause = PAUSES.0;
+    let (word, heard) = watch::channel(Word::default());
+    let mut markers: JoinSet<()> = marking::parts(outbox.mode)
+        .into_iter()
+        .map(|part| marking::mark(Arc::clone(&settings), outbox.clone(), part, heard.clone(), stop.clone()))
+        .collect();
+    let mut pauses = Pauses::new();
     while !*stop.borrow_and_update() {
         let begun = Instant::now();
-        if let Err(error) = life(&settings, &outbox, &mut stop, &looked).await {
-            tracing::error!(outbox = outbox.name, %error, "the outbox table cannot be kept; trying again");
+        match life(&settings, &outbox, &mut stop, &looked, &word).await {
+            Ok(kept) => {
+                // The table is handed back when the last mark is made.
+                while markers.join_next().await.is_some() {}
+                if let Some((keeper, mut connection)) = kept {
+                    let closed = keeper.close(&mut connection).await;
+                    if let Err(error) = closed {
+                        tracing::warn!(outbox = outbox.name, %error, "the outbox table could not be handed back");
+                    }
+                }
+                return;
+            }
+            Err(error) => {
+                word.send_modify(|word| word.is_held = false);
+                tracing::error!(outbox = outbox.name, %error, "the outbox table cannot be kept; trying again");
+            }
         }
-        if begun.elapsed() > PAUSES.1 {
-            pause = PAUSES.0;
-        }
-        let _ = tokio::time::timeout(pause, stop.wait_for(|stop| *stop)).await;
-        pause = (2 * pause).min(PAUSES.1);
+        let _ = tokio::time::timeout(pauses.after(begun), stop.wait_for(|stop| *stop)).await;
     }
 }
 
@@ -89,13 +107,14 @@ fn options(settings: &RelaySettings) -> PgConnectOptions {
     session::well_mannered(settings.database.last().clone().application_name("postrider (outbox)"))
 }
 
-/// One connection's life.
+/// One connection's life. It ends when it is told to stop, with what is to be handed back then.
 async fn life(
     settings: &RelaySettings,
     outbox: &Outbox,
     stop: &mut watch::Receiver<bool>,
     looked: &watch::Sender<bool>,
-) -> Result<(), Trouble> {
+    word: &watch::Sender<Word>,
+) -> Result<Option<(Keeper, PgConnection)>, Trouble> {
     let mut connection = PgConnection::connect_with(&options(settings)).await?;
     for complaint in outbox::inspect(&mut connection, outbox).await? {
         let (problem, remedy) = (complaint.problem, complaint.remedy);
@@ -105,12 +124,13 @@ async fn life(
         tracing::warn!(outbox = outbox.name, problem, remedy, "the outbox table lacks something");
     }
     if outbox.mode == Mode::Poll && !has_sinks(&mut connection, settings, stop).await? {
-        return Ok(());
+        return Ok(None);
     }
     let mut listener = listener(settings, outbox).await?;
     let mut keeper = Keeper::open(&mut connection, outbox, &settings.name, settings.log.lease).await?;
     let mut pace = Pace::new(outbox.interval);
     let mut is_claimed = false;
+    let mut stands_by_since = None;
     loop {
         let begun = Instant::now();
         let worked = match keeper.work(&mut connection).await {
@@ -129,15 +149,21 @@ async fn life(
                 worked?
             }
         };
-        if !worked.has_more && !is_claimed {
+        word.send_if_modified(|word| {
+            let before = std::mem::replace(&mut word.is_held, !worked.stands_by);
+            word.moved += worked.moved;
+            worked.moved > 0 || before != word.is_held
+        });
+        stands_by_since = worked.stands_by.then(|| stands_by_since.unwrap_or(begun));
+        // One that has died keeps the table until its lease is over.
+        let is_left_to_others = stands_by_since.is_some_and(|since| since.elapsed() > settings.log.lease);
+        if !worked.has_more && !is_claimed && (is_left_to_others || !worked.stands_by) {
             looked.send_replace(true);
         }
         if *stop.borrow() && !worked.has_more {
-            keeper.close(&mut connection).await?;
-            connection.close().await?;
-            return Ok(());
+            return Ok(Some((keeper, connection)));
         }
-        let pause = pace.after(&worked, begun.elapsed().saturating_sub(worked.aside));
+        let pause = pace.after(worked.moved > 0, begun.elapsed().saturating_sub(worked.aside));
         if worked.has_more {
             continue;
         }
@@ -173,32 +199,6 @@ async fn has_sinks(
     Ok(false)
 }
 
-/// How long it rests: shortly after something happened, longer and longer while nothing does.
-struct Pace {
-    min: Duration,
-    max: Duration,
-    next: Duration,
-}
-
-impl Pace {
-    fn new((min, max): (Duration, Duration)) -> Self {
-        Self { min, max, next: min }
-    }
-
-    fn reset(&mut self) {
-        self.next = self.min;
-    }
-
-    fn after(&mut self, worked: &outbox::Worked, took: Duration) -> Duration {
-        let is_busy = worked.moved + worked.settled > 0;
-        let pause = if is_busy { self.min } else { self.next };
-        self.next = (2 * pause).min(self.max).max(self.min);
-        // Where looking takes long, because much waits for a sink, it is looked less often; where something came of it, the time
-        // went into that.
-        pause.max(if is_busy { took } else { 4 * took })
-    }
-}
-
 async fn listener(settings: &RelaySettings, outbox: &Outbox) -> Result<Option<PgListener>, sqlx::Error> {
     let Some(channel) = outbox.channel().filter(|_| outbox.mode == Mode::Poll) else { return Ok(None) };
     let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(options(settings));
@@ -212,29 +212,5 @@ async fn heard(listener: &mut Option<PgListener>) -> Result<(), sqlx::Error> {
     match listener {
         Some(listener) => listener.try_recv().await.map(|_| ()),
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOTHING: outbox::Worked =
-        outbox::Worked { stands_by: false, moved: 0, settled: 0, has_more: false, aside: Duration::ZERO };
-
-    #[test]
-    fn pauses_grow_while_nothing_happens_and_begin_anew_when_something_does() {
-        let millis = Duration::from_millis;
-        let mut pace = Pace::new((millis(250), millis(2000)));
-        let mut rest = |worked: &outbox::Worked| pace.after(worked, Duration::ZERO).as_millis();
-        assert_eq!([0; 5].map(|_| rest(&NOTHING)), [250, 500, 1000, 2000, 2000]);
-        for busy in [outbox::Worked { moved: 1, ..NOTHING }, outbox::Worked { settled: 1, ..NOTHING }] {
-            assert_eq!([rest(&busy), rest(&busy), rest(&NOTHING), rest(&NOTHING)], [250, 250, 500, 1000]);
-        }
-        pace.reset();
-        assert_eq!(pace.after(&NOTHING, Duration::ZERO), millis(250), "somebody has notified");
-        assert_eq!(pace.after(&NOTHING, millis(1000)), millis(4000), "looking takes long");
-        let busy = outbox::Worked { settled: 1, ..NOTHING };
-        assert_eq!(pace.after(&busy, millis(1000)), millis(1000), "and something comes of it");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! An [`Outbox`] says which column is what; a [`Preset`] knows that of tables in common use. [`plan`] and [`apply`] bring what is needed
 //! into the database: with [`Mode::Trigger`] a row becomes an event in the transaction that inserts it, with [`Mode::Poll`] nothing is
-//! installed on the table and a [`Keeper`] moves its rows into the log. In both, the keeper writes the table's lifecycle: who watches it
+//! installed on the table and a [`Keeper`] moves its rows into the log. In both, a [`Marker`] writes the table's lifecycle: who watches it
 //! sees when a row was taken, when every sink had it, and why one refuses it.
 
 mod apply;
@@ -15,6 +15,7 @@ mod installed;
 mod keeper;
 mod lifecycle;
 mod mapping;
+mod marker;
 mod marks;
 mod misfits;
 mod mover;
@@ -29,6 +30,7 @@ pub use declaration::{Columns, Mode, Outbox};
 pub use failure::{Error, Result};
 pub use inspect::{Complaint, inspect};
 pub use keeper::{Keeper, Worked};
+pub use marker::{Marked, Marker, Part};
 pub use misfits::{Misfits, misfits};
 pub use plan::plan;
 pub use preset::Preset;

@@ -96,18 +96,29 @@ impl Apply {
         if declared.outboxes.is_empty() || !planned.tables.iter().any(|table| is_new(&table)) {
             return Ok(());
         }
-        let known: bool = sqlx::query_scalar("select exists (select from postrider.sinks)")
-            .fetch_one(connection)
+        // The one view of sinks that who owns captured tables may look at.
+        let known: Vec<String> = sqlx::query_scalar("select sink from postrider.delivery")
+            .fetch_all(connection)
             .await
             .map_err(log::Error::from)?;
         let configured = config::sinks(&self.target.source)?.unwrap_or_default();
-        if known || configured.iter().any(|sink| sink.start == log::Start::Earliest) {
+        let missing: Vec<&str> = configured
+            .iter()
+            .filter(|sink| sink.start != log::Start::Earliest && !known.contains(&sink.name))
+            .map(|sink| sink.name.as_str())
+            .collect();
+        if missing.is_empty() && !(known.is_empty() && configured.is_empty()) {
             return Ok(());
         }
-        Err(Failure::configuration(
-            "no sink has been started on this database yet, and one with `start: now` would never get the rows that wait in the outbox \
-             tables; start `postrider run` first, or give the sink `start: earliest`",
-        ))
+        let which = if missing.is_empty() {
+            "no sink".to_owned()
+        } else {
+            format!("the sink {}", missing.join(", "))
+        };
+        Err(Failure::configuration(format!(
+            "{which} has not been started on this database yet, and one with `start: now` would never get the rows that wait in the outbox \
+             tables; start `postrider run` first, or give the sink `start: earliest`"
+        )))
     }
 }
 

@@ -143,3 +143,41 @@ async fn status_doctor_and_the_relay_say_what_is_wrong_with_an_outbox_table() {
     assert_eq!(capture()["well"], true);
     assert_eq!(ask(&database, "select count(*) from old_outbox where processed_at is null").await, "0");
 }
+
+/// Every sink of the file gets the rows that wait, or `apply` takes none of them: one that begins with what comes after it is born would miss them, and they
+/// would be marked as sent all the same. Whoever owns the table may ask, too.
+#[tokio::test]
+async fn rows_that_wait_are_taken_only_for_sinks_that_get_them() {
+    let database = installed().await;
+    run(&database, TABLE).await;
+    run(&database, insert(3)).await;
+    let owner = format!("{}_owner", database.name());
+    run(
+        &database,
+        format!(
+            r#"create role "{owner}" login; alter table old_outbox owner to "{owner}"; grant create, usage on schema public to "{owner}";
+               select postrider.allow_capture('{owner}')"#
+        ),
+    )
+    .await;
+    let text = |more: &str| {
+        format!(
+            "outbox:\n  public.old_outbox: {{ preset: plane }}\nsinks:\n  audit: {{ 'null': {{}}, start: earliest }}\n{more}http: {{ listen: 'off' }}\n"
+        )
+    };
+    let applied = |more: &str| {
+        let file = File::new(&database, &text(more));
+        let mut command = file.command(&database, &["apply"]);
+        crate::support::End::of(command.env("DATABASE_URL", database.url_as(&owner)))
+    };
+    let end = applied("  bus: { 'null': {} }\n").expect(78);
+    assert!(end.stderr.contains("the sink bus has not been started"), "{}", end.stderr);
+    assert_eq!(ask(&database, "select count(*) from postrider.events").await, "0");
+    // Once it has been there, it gets them.
+    File::new(&database, "sinks:\n  bus: { 'null': {} }\nhttp: { listen: 'off' }\n")
+        .run(&database, &["run", "--once"])
+        .expect(0);
+    applied("  bus: { 'null': {} }\n").expect(0);
+    assert_eq!(ask(&database, "select count(*) from postrider.events").await, "3");
+    run(&database, format!(r#"drop table old_outbox; drop owned by "{owner}"; drop role "{owner}""#)).await;
+}

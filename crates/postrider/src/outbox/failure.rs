@@ -122,3 +122,11 @@ pub enum Error {
     #[error(transparent)]
     Database(#[from] sqlx::Error),
 }
+
+impl Error {
+    /// Somebody has a row locked, and is not waited for.
+    pub(super) fn is_locked(&self) -> bool {
+        let Self::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.code().is_some_and(|code| code == "55P03")
+    }
+}

@@ -15,7 +15,7 @@ pub(super) struct Called {
     pub(super) signature: String,
     /// `None`: there should be none.
     pub(super) body: Option<String>,
-    /// On which the text of a row depends.
+    /// On which the text of a row depends, and that of its id.
     settings: String,
 }
 
@@ -59,12 +59,12 @@ pub(super) async fn of(
         Called {
             body: Some(misfits::body(outbox, mapping, &looker)),
             signature: looker,
-            settings: String::new(),
+            settings: settings(mapping),
         },
         Called {
             signature: marker(connection, mapping).await?,
             body: marks::body(outbox, mapping),
-            settings: String::new(),
+            settings: settings(mapping),
         },
     ])
 }

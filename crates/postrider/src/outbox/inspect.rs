@@ -90,6 +90,8 @@ pub(super) async fn of_table(
             Ok((row.try_get(0)?, row.try_get::<Option<String>, _>(1)?.unwrap_or_default(), row.try_get(2)?))
         })
         .collect::<Result<Vec<(bool, String, bool)>, sqlx::Error>>()?;
+    // The server cannot do that to a partitioned table.
+    let concurrently = if mapping.shape.partitioned { "" } else { " concurrently" };
     let mut complaints: Vec<Complaint> = security(connection, mapping).await?.into_iter().collect();
     if mapping.has_lifecycle()
         && !indexes.iter().any(|(unique, first, _)| *unique && *first == mapping.id.name)
@@ -99,12 +101,13 @@ pub(super) async fn of_table(
                 "{name} has no unique index on {}: a row's event could not be found again",
                 mapping.id.bare
             ),
-            remedy: format!("create unique index concurrently on {name} ({});", mapping.id.bare),
+            remedy: format!("create unique index{concurrently} on {name} ({});", mapping.id.bare),
             is_fatal: true,
         });
     }
     let Some(sent) = &mapping.sent else { return Ok(complaints) };
-    if outbox.mode == Mode::Poll && !indexes.iter().any(|(_, _, waits)| *waits) {
+    if outbox.mode == Mode::Poll && !mapping.is_led_by_marks() && !indexes.iter().any(|(_, _, waits)| *waits)
+    {
         let order: Vec<&str> = mapping.order.iter().map(|column| column.bare.as_str()).collect();
         let claimed =
             mapping.claimed.as_ref().map_or_else(String::new, |c| format!(" and {} is null", c.bare));
@@ -113,7 +116,7 @@ pub(super) async fn of_table(
                 "{name} has no index of the rows that wait: every look for them reads the whole table"
             ),
             remedy: format!(
-                "create index concurrently on {name} ({}) where {} is null{claimed};",
+                "create index{concurrently} on {name} ({}) where {} is null{claimed};",
                 order.join(", "),
                 sent.bare
             ),
@@ -123,7 +126,7 @@ pub(super) async fn of_table(
     if outbox.cleanup.is_some() && !indexes.iter().any(|(_, first, _)| *first == sent.name) {
         complaints.push(Complaint {
             problem: format!("{name} has no index on {}: every cleanup reads the whole table", sent.bare),
-            remedy: format!("create index concurrently on {name} ({0}) where {0} is not null;", sent.bare),
+            remedy: format!("create index{concurrently} on {name} ({0}) where {0} is not null;", sent.bare),
             is_fatal: false,
         });
     }

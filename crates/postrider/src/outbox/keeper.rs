@@ -1,4 +1,4 @@
-//! Keeps one adopted table: moves its rows where no trigger does, and writes its lifecycle.
+//! Keeps one adopted table: has its lease, moves its rows where no trigger does, and removes those that were sent long ago.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,7 @@ use super::misfits::{Looker, Misfits};
 use super::mover::Mover;
 use crate::capture;
 
-/// How often refusals are told of, and claims of others looked for.
-const REFUSALS: Duration = Duration::from_secs(1);
+/// How often claims of others are looked for.
 const CLAIMS: Duration = Duration::from_mins(1);
 /// How often rows are looked for that can be deleted.
 const CLEANUP: Duration = Duration::from_secs(30);
@@ -48,7 +47,6 @@ pub struct Keeper {
     batch: u32,
     /// Held until then, by our own clock from before it was asked for.
     renewed: Option<Instant>,
-    refusals: Option<Instant>,
     claims: Option<Instant>,
     cleanup: Option<Instant>,
 }
@@ -60,8 +58,6 @@ pub struct Worked {
     pub stands_by: bool,
     /// Rows that came into the log.
     pub moved: u64,
-    /// Rows whose columns say now that every sink has them.
-    pub settled: u64,
     /// There is more to do at once.
     pub has_more: bool,
     /// What went, now and then, into looking for rows that cannot become events. The ordinary rounds take no longer for it.
@@ -96,7 +92,6 @@ impl Keeper {
             looks_at: None,
             batch: outbox.batch,
             renewed: None,
-            refusals: None,
             claims: None,
             cleanup: None,
         })
@@ -116,9 +111,9 @@ impl Keeper {
                 && let Err(error) = mover.take_back(connection).await
             {
                 self.claims = None;
-                if let Error::Claimed { .. } = error {
-                    // What was moved before goes on being marked.
-                    self.settle(connection, &mut worked).await?;
+                if error.is_locked() {
+                    // Who has them locked is at work on them.
+                    return Ok(worked);
                 }
                 return Err(error);
             }
@@ -136,7 +131,6 @@ impl Keeper {
                 }
             }
         }
-        self.settle(connection, &mut worked).await?;
         if !worked.has_more {
             let begun = Instant::now();
             self.look_for_misfits(connection).await?;
@@ -144,23 +138,19 @@ impl Keeper {
         }
         if let (Some(lifecycle), Some(age)) = (&self.lifecycle, self.outbox.cleanup)
             && is_due(&mut self.cleanup, CLEANUP)
-            && lifecycle.clean(connection, age).await?
         {
-            self.cleanup = None;
-            worked.has_more = true;
+            match lifecycle.clean(connection, age).await {
+                // The next time, then.
+                Err(error) if error.is_locked() => {}
+                cleaned => {
+                    if cleaned? {
+                        self.cleanup = None;
+                        worked.has_more = true;
+                    }
+                }
+            }
         }
         Ok(worked)
-    }
-
-    async fn settle(&mut self, connection: &mut PgConnection, worked: &mut Worked) -> Result<()> {
-        let Some(lifecycle) = &self.lifecycle else { return Ok(()) };
-        if is_due(&mut self.refusals, REFUSALS) {
-            lifecycle.tell_refusals(connection).await?;
-        }
-        worked.settled = lifecycle.settle(connection).await?;
-        // At least one lane had a full set.
-        worked.has_more |= worked.settled >= 500;
-        Ok(())
     }
 
     async fn look_for_misfits(&mut self, connection: &mut PgConnection) -> Result<()> {
@@ -227,7 +217,7 @@ impl Keeper {
 }
 
 /// Whether it is time again; if so it is noted.
-fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
+pub(super) fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
     let now = Instant::now();
     let due = last.is_none_or(|last| now.duration_since(last) >= every);
     if due {

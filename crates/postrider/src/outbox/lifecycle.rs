@@ -7,10 +7,8 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::failure::Result;
 use super::functions::{self, Answer, answered, called};
 use super::mapping::Mapping;
+use super::marker::Part;
 use super::marks::{BATCH, NO_ROWS, Task};
-
-/// How many rows of one lane are marked by one statement.
-const SET: i64 = 500;
 
 /// The statements for one table.
 #[derive(Debug, Clone)]
@@ -42,12 +40,14 @@ impl Lifecycle {
         }))
     }
 
-    /// Marks rows that every sink has settled, a set of each lane; how many. Those that a sink has parked are not.
-    pub(super) async fn settle(&self, connection: &mut PgConnection) -> Result<u64> {
+    /// Marks rows that every sink has settled, a set of each lane of a part; how many. Those that a sink has parked are not.
+    pub(super) async fn settle(&self, connection: &mut PgConnection, part: Part, set: i64) -> Result<u64> {
         let (before, marked, after, count): (String, Option<i64>, String, i64) =
             sqlx::query_as(AssertSqlSafe(self.settle.clone()))
                 .bind(&self.outbox)
-                .bind(SET)
+                .bind(set)
+                .bind(part.of)
+                .bind(part.number)
                 .fetch_one(connection)
                 .await?;
         answered(&self.outbox, (before, marked, after))?;

@@ -12,6 +12,8 @@ pub(super) struct Mapping {
     pub(super) shape: Shape,
     pub(super) id: Column,
     pub(super) order: Vec<Column>,
+    /// Columns that are null in every row that waits, and stand before those of the order in an index of the table's own.
+    leading: Vec<Column>,
     pub(super) kind: Column,
     pub(super) payload: Column,
     pub(super) entity: Option<Column>,
@@ -52,6 +54,7 @@ impl Mapping {
         let mapping = Self {
             id: find.needed("id", wanted.id.as_ref())?,
             order: find.order()?,
+            leading: Vec::new(),
             kind: find.needed("type", wanted.r#type.as_ref())?,
             payload: find.typed("payload", find.needed("payload", wanted.payload.as_ref())?, &DOCUMENTS)?,
             entity: find.optional("entity", wanted.entity.as_ref())?,
@@ -71,7 +74,36 @@ impl Mapping {
         }
         let known: Vec<String> = mapping.known().map(|column| column.name.clone()).collect();
         let others = shape.columns.iter().filter(|column| !known.contains(&column.name)).cloned().collect();
-        Ok(Self { others, ..mapping })
+        let indexes: Vec<(Vec<Option<String>>, bool)> =
+            sqlx::query_as(include_str!("sql/indexed.sql")).bind(shape.oid).fetch_all(connection).await?;
+        let leading = mapping.leading(&indexes);
+        Ok(Self { leading, others, ..mapping })
+    }
+
+    /// By an index that has the marks before the order, rows that wait are found without passing those that were sent: only if it is asked for
+    /// by all of its columns. Where an index of the waiting rows has the order first, or none has it, there is nothing to be added.
+    fn leading(&self, indexes: &[(Vec<Option<String>>, bool)]) -> Vec<Column> {
+        let marks: Vec<&Column> = [&self.claimed, &self.sent].into_iter().flatten().collect();
+        let is_ordered = |columns: &[Option<String>]| {
+            columns.len() >= self.order.len()
+                && self.order.iter().zip(columns).all(|(column, name)| Some(&column.name) == name.as_ref())
+        };
+        if indexes.iter().any(|(columns, is_partial)| *is_partial && is_ordered(columns)) {
+            return Vec::new();
+        }
+        let leading = |columns: &[Option<String>]| -> Vec<Column> {
+            columns
+                .iter()
+                .map_while(|name| marks.iter().find(|mark| Some(&mark.name) == name.as_ref()))
+                .map(|mark| (*mark).clone())
+                .collect()
+        };
+        indexes
+            .iter()
+            .map(|(columns, _)| (leading(columns), columns))
+            .find(|(leading, columns)| !leading.is_empty() && is_ordered(&columns[leading.len()..]))
+            .map(|(leading, _)| leading)
+            .unwrap_or_default()
     }
 
     pub(super) fn known(&self) -> impl Iterator<Item = &Column> {
@@ -128,9 +160,20 @@ impl Mapping {
         self.born(row).map_or_else(String::new, |born| format!(" and coalesce({note}.born = {born}, true)"))
     }
 
+    /// Whether an index of the table has the marks before the order.
+    pub(super) fn is_led_by_marks(&self) -> bool {
+        !self.leading.is_empty()
+    }
+
     /// How the rows are sorted, oldest first.
     pub(super) fn sorted(&self, row: &str) -> String {
         self.order.iter().map(|column| format!("{row}.{}", column.ident)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The same among rows that wait, as an index of theirs has it.
+    pub(super) fn sorted_waiting(&self, row: &str) -> String {
+        let columns = self.leading.iter().chain(&self.order);
+        columns.map(|column| format!("{row}.{}", column.ident)).collect::<Vec<_>>().join(", ")
     }
 }
 

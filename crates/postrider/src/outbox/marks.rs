@@ -53,6 +53,9 @@ impl Task {
 /// The body of the function: how many rows it were. `None` if nothing in the table could be kept.
 ///
 /// What the table's triggers defer is done before it ends, as that would otherwise be done with the rights of the relay.
+///
+/// A row that somebody has locked is not waited for: he may want one next that is held here, and whoever waits for longer than the server's
+/// `deadlock_timeout` then ends him or us.
 pub(super) fn body(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
     if !mapping.has_lifecycle() {
         return None;
@@ -81,6 +84,7 @@ pub(super) fn body(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
 declare
     kept_rows bigint := 0;
 begin
+    set local lock_timeout = '20ms';
     {}    end if;
     set constraints all immediate;
     return kept_rows;

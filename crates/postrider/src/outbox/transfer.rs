@@ -19,11 +19,8 @@ pub(super) fn waiting(mapping: &Mapping, row: &str) -> String {
 /// Rows that a mover has not taken, by what is cheapest to ask of the table.
 pub(super) fn untaken(mapping: &Mapping) -> String {
     let unmarked = unmarked(mapping);
-    if mapping.sent.is_some() && mapping.claimed.is_none() {
-        format!("{unmarked} and {}", not_adopted(mapping, "o"))
-    } else {
-        unmarked
-    }
+    // Where there is a claim too: whoever takes claims back that seem stale to him takes ours back while a sink is away.
+    if mapping.sent.is_some() { format!("{unmarked} and {}", not_adopted(mapping, "o")) } else { unmarked }
 }
 
 /// By their own columns, which whoever had a row before us may have changed.
@@ -54,22 +51,30 @@ fn is_deleted(mapping: &Mapping, mode: Mode) -> bool {
     mode == Mode::Poll && !mapping.is_marked()
 }
 
-/// Whether rows of one key must not overtake each other: under the lock by which the triggers come, none is locked by anybody else.
-fn has_order(mapping: &Mapping, mode: Mode) -> bool {
-    mode == Mode::Poll && mapping.key.is_some()
+/// What is done about rows that somebody has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Locked {
+    /// They are left to him.
+    Skipped,
+    /// They are left to him, and their keys wait behind them.
+    Awaited,
+    /// There are none, or nothing is taken.
+    Refused,
 }
 
-/// The rows that are taken, as `taken`, behind what it takes to find them. Those that somebody has locked are left to him; a foreign key
-/// that refers to a row does not count where the row stays.
+/// The rows that are taken, as `taken`, behind what it takes to find them. A foreign key that refers to a row does not count where the
+/// row stays.
 ///
-/// Behind such a row its key waits: the page that was looked at is compared with what of it was free. By `not in`, for which the server
+/// For keys that wait, the page that was looked at is compared with what of it was free. By `not in`, for which the server
 /// makes a hash whatever number of rows it expects, and with the marks in a `coalesce`: by an index of the rows that wait it compared all of
 /// them with the page, 700 ms for 1,000 of 60,000 rows that were not analyzed, against 110 ms, which is what it took without a page too.
-fn taken(mapping: &Mapping, mode: Mode, which: &str, limit: &str) -> String {
+fn taken(mapping: &Mapping, mode: Mode, which: &str, limit: &str, locked: Locked) -> String {
     let (name, id) = (&mapping.shape.name, &mapping.id.ident);
-    let (fit, sorted) = (fit(mapping, "o"), mapping.sorted("o"));
+    // A mover's rows are unmarked; a taker's may be claimed, and it takes all of them.
+    let sorted = if mode == Mode::Poll { mapping.sorted_waiting("o") } else { mapping.sorted("o") };
+    let fit = fit(mapping, "o");
     let lock = if is_deleted(mapping, mode) { "for update" } else { "for no key update" };
-    if !has_order(mapping, mode) {
+    if locked != Locked::Awaited {
         return format!(
             "taken as materialized (
     select o.* from {name} o
@@ -77,7 +82,8 @@ fn taken(mapping: &Mapping, mode: Mode, which: &str, limit: &str) -> String {
       and {fit}
     order by {sorted}
     limit {limit}
-    {lock} skip locked)"
+    {lock} {})",
+            if locked == Locked::Refused { "nowait" } else { "skip locked" }
         );
     }
     format!(
@@ -109,7 +115,7 @@ taken as materialized (
 /// Claims, appends and marks in one statement, for a function that belongs to the table's owner. `which` are the rows, `limit` how many
 /// of them; their number goes into `moved`, and the keys that wait for a row that is locked into `waiting`, where any could. By polling, a row in
 /// which nothing can say that it was taken is deleted.
-fn transfer(mapping: &Mapping, mode: Mode, which: &str, limit: &str) -> String {
+fn transfer(mapping: &Mapping, mode: Mode, which: &str, limit: &str, locked: Locked) -> String {
     let event = Event::of(mapping, "t");
     let name = &mapping.shape.name;
     let id = &mapping.id.ident;
@@ -126,8 +132,9 @@ marked as (update {name} o set {} = {} from taken t where o.{id} = t.{id})",
         }
         None => String::new(),
     };
-    let taken = taken(mapping, mode, which, limit);
-    let (waiting, into) = if has_order(mapping, mode) {
+    let taken = taken(mapping, mode, which, limit, locked);
+    let places = || mapping.order.iter().enumerate();
+    let (waiting, into) = if locked == Locked::Awaited {
         (", (select array_agg(l.key) from locked l)", "moved, waiting")
     } else {
         ("", "moved")
@@ -138,20 +145,22 @@ select coalesce(sum({recorder}(g.rows, {noted})), 0){waiting} into {into}
 from (
     select array_agg(row(n.source_id, n.type, n.entity, n.key, n.tenant, n.payload, n.headers, n.created_at, n.born)::postrider.adoptable order by n.place) as rows
     from (
-        select m.*, (m.place - 1) / {SET_ROWS} as rows_before,
-               sum(octet_length(m.payload::text)) over (order by m.place) / {SET_BYTES} as bytes_before
+        select m.*, row_number() over so_far as place, (row_number() over so_far - 1) / {SET_ROWS} as rows_before,
+               sum(octet_length(m.payload::text)) over so_far / {SET_BYTES} as bytes_before
         from (
             select {source_id} as source_id, {kind} as type, {entity} as entity, {key} as key, {tenant} as tenant,
                    ({payload})::json as payload, {headers} as headers, ({created})::timestamptz as created_at, ({born})::bigint as born,
-                   row_number() over (order by {place}) as place
-            from taken t) m) n
+                   {places}
+            from taken t) m
+        window so_far as (order by {place} rows unbounded preceding)) n
     group by n.rows_before, n.bytes_before
     order by n.rows_before, n.bytes_before
     offset 0) g",
         recorder = Recorder::of_outbox(&mapping.shape).function,
         noted = mapping.has_lifecycle(),
         born = mapping.born("t").as_deref().unwrap_or("null"),
-        place = mapping.sorted("t"),
+        places = places().map(|(n, column)| format!("t.{} as place_{n}", column.ident)).collect::<Vec<_>>().join(", "),
+        place = places().map(|(n, _)| format!("m.place_{n}")).collect::<Vec<_>>().join(", "),
         source_id = event.source_id,
         kind = event.kind,
         entity = event.entity,
@@ -175,25 +184,47 @@ pub(super) fn mover(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
 <<mover>>
 declare
     moved bigint;
+    filled bigint;
     passed text[] := '{{}}';
     waiting text[];
 begin
     if not postrider.hold_keeper({name}::text, $1) then
         return -1;
     end if;
-    loop
-        {transfer};
-        -- Where all that was looked at waits behind rows that are locked, their keys are passed over.
-        exit when moved > 0 or waiting is null;
-        passed := passed || waiting;
-    end loop;
+    {moved}
     set constraints all immediate;
     return moved;
 end
 ",
         name = literal(&mapping.shape.name),
-        transfer = transfer(mapping, Mode::Poll, &untaken(mapping), "$2"),
+        moved = moved(mapping),
     ))
+}
+
+/// Rows of one key must not overtake each other. Most of the time nobody has locked one: then nothing is looked at twice, which took a third of
+/// the time.
+fn moved(mapping: &Mapping) -> String {
+    let transfer = |locked| transfer(mapping, Mode::Poll, &untaken(mapping), "$2", locked);
+    if mapping.key.is_none() {
+        return format!("{};", transfer(Locked::Skipped));
+    }
+    format!(
+        "begin
+        {free};
+    exception when lock_not_available then
+        -- What waits behind rows that are locked is passed over, and the batch filled with others.
+        filled := 0;
+        loop
+            {awaited};
+            filled := filled + moved;
+            exit when waiting is null or filled >= $2;
+            passed := passed || waiting;
+        end loop;
+        moved := filled;
+    end;",
+        free = transfer(Locked::Refused),
+        awaited = transfer(Locked::Awaited),
+    )
 }
 
 /// The body of the function that takes the rows that are there and not in the log, when the triggers are installed.
@@ -210,7 +241,8 @@ begin
 end
 ",
         refused = refuse_claims(outbox, mapping).unwrap_or_default(),
-        transfer = transfer(mapping, Mode::Trigger, &waiting(mapping, "o"), "all"),
+        // Under the lock by which the triggers come, none is locked by anybody else.
+        transfer = transfer(mapping, Mode::Trigger, &waiting(mapping, "o"), "all", Locked::Skipped),
     )
 }
 

@@ -3,6 +3,7 @@
 mod again;
 mod bypass;
 mod inspection;
+mod keeping;
 mod misfits;
 mod poll;
 mod safety;
@@ -12,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use postrider::capture::State;
 use postrider::log::{Reader, ReaderOptions, Record};
-use postrider::outbox::{self, Keeper, Mode, Outbox, Preset};
+use postrider::outbox::{self, Mode, Outbox, Preset};
 use postrider_testkit::{Database, Version};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
+pub use self::keeping::{Keeping, keep, keeper};
 use self::tables::{insert, table};
 use crate::support::{PATIENCE, database, database_of, next, open, reading};
 
@@ -37,15 +39,6 @@ pub async fn with_table(preset: Preset) -> (Database, PgConnection) {
     let mut connection = database.connect().await.unwrap();
     execute(&mut connection, table(preset)).await;
     (database, connection)
-}
-
-pub async fn keeper(connection: &mut PgConnection, outbox: &Outbox) -> Keeper {
-    Keeper::open(connection, outbox, "test", Duration::from_secs(30)).await.unwrap()
-}
-
-/// Works until there is nothing more to do at once.
-pub async fn keep(keeper: &mut Keeper, connection: &mut PgConnection) {
-    while keeper.work(connection).await.unwrap().has_more {}
 }
 
 /// Reads and settles so many events.

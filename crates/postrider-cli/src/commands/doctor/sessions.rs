@@ -41,7 +41,7 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut Report) 
         // What is hidden may also be a worker, which takes no connection.
         let most = if blindness.is_some() { "at most " } else { "" };
         let detail = format!("{most}{used} of {usable} are in use, {ours} of them by postrider");
-        let remedy = "a relay takes three for each sink, those of its pool and one for metrics: raise max_connections, or put a pooler before the applications";
+        let remedy = "a relay takes three for each sink, those of its pool and one for metrics, and up to three for each adopted table: raise max_connections, or put a pooler before the applications";
         match 100 * used / usable.max(1) {
             90.. => report.bad("connections", detail, remedy),
             75.. => report.warn("connections", detail, remedy),

@@ -104,7 +104,11 @@ async fn a_worker_says_that_a_last_attempt_begins() {
     let worker = Worker::new(pool(&database).await).options(quick()).state(Semaphore::new(0));
     let working = Working::start(worker.handle("long", wait));
     until(&mut connection, "select count(*) = 2 from postrider.list_running_jobs()").await;
-    until(&mut connection, "select array_agg(id) = array[1::bigint] from postrider.job_begun").await;
+    until(
+        &mut connection,
+        "select coalesce(array_agg(id) = array[1::bigint], false) from postrider.job_begun",
+    )
+    .await;
     working.abort();
 }
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use postrider::outbox::{self, Keeper, Mode, Outbox, Preset};
+use postrider::outbox::{self, Mode, Outbox, Preset};
 use postrider_testkit::Version;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::tables::insert;
-use super::{count, declared, execute, read, with_table};
+use super::{count, declared, execute, keeper, read, with_table};
 use crate::support::{database, database_of, open, reading};
 
 /// Whatever is said mends it.
@@ -59,7 +59,7 @@ async fn fault_113_a_relay_keeps_a_table_on_which_it_has_no_right() {
         execute(&mut connection, &format!(r#"create role "{role}" login in role postrider_relay"#)).await;
         let options = database.url().parse::<sqlx::postgres::PgConnectOptions>().unwrap().username(&role);
         let mut relay = PgConnection::connect_with(&options).await.unwrap();
-        let mut early = Keeper::open(&mut relay, &declared, "test", Duration::from_secs(30)).await.unwrap();
+        let mut early = keeper(&mut relay, &declared).await;
         let refused = early.work(&mut relay).await.unwrap_err();
         assert!(matches!(refused, outbox::Error::NotCallable { .. }), "{refused}");
         outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
@@ -77,7 +77,7 @@ async fn fault_113_a_relay_keeps_a_table_on_which_it_has_no_right() {
         outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
         insert(&mut connection, Preset::Plane, 1, "k").await;
         let mut reader = open(&database, reading("one")).await;
-        let mut keeper = Keeper::open(&mut relay, &declared, "test", Duration::from_secs(30)).await.unwrap();
+        let mut keeper = keeper(&mut relay, &declared).await;
         keeper.work(&mut relay).await.unwrap();
         read(&mut reader, 1).await;
         keeper.work(&mut relay).await.unwrap();
@@ -121,8 +121,7 @@ async fn fault_64_names_are_quoted_and_unknown_columns_are_headers() {
                values ('t', 'k', 'not json', '{"a": null}', '2024-01-15T10:30:00Z')"#,
         )
         .await;
-            let mut keeper =
-                Keeper::open(&mut connection, &declared, "test", Duration::from_secs(30)).await.unwrap();
+            let mut keeper = keeper(&mut connection, &declared).await;
             keeper.work(&mut connection).await.unwrap();
             let (payload, headers): (String, String) = sqlx::query_as(
                 "select payload::text, headers::text from postrider.events order by seq desc limit 1",

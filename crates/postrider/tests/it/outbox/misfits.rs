@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use postrider::capture::State;
 use postrider::log::session;
-use postrider::outbox::{self, Columns, Keeper, Mode, Outbox, Preset};
+use postrider::outbox::{self, Columns, Mode, Outbox, Preset};
 use sqlx::{Connection as _, PgConnection};
 
-use super::{count, declared, execute, keep, keeper, read, with_table};
+use super::{Keeping, count, declared, execute, keep, keeper, read, with_table};
 use crate::support::{database, open, reading};
 
 /// The second to the sixth of seven.
@@ -52,7 +52,7 @@ async fn assert_told(connection: &mut PgConnection) {
 }
 
 /// One that has just come looks at once.
-async fn look(connection: &mut PgConnection, outbox: &Outbox) -> Keeper {
+async fn look(connection: &mut PgConnection, outbox: &Outbox) -> Keeping {
     execute(connection, "delete from postrider.keepers").await;
     let mut keeper = keeper(connection, outbox).await;
     keep(&mut keeper, connection).await;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use postrider::outbox::{self, Error, Keeper, Mode, Outbox, Preset};
+use postrider::outbox::{self, Error, Mode, Outbox, Preset};
+use sqlx::AssertSqlSafe;
 
 use super::tables::{insert, number};
 use super::{count, declared, execute, keep, keeper, read, with_table};
@@ -74,7 +75,7 @@ async fn without_a_claim_a_row_is_moved_once() {
         insert(&mut connection, Preset::OutboxUuid, n, "").await;
     }
     let mut reader = open(&database, reading("one")).await;
-    let mut keeper = Keeper::open(&mut connection, &declared, "test", Duration::from_secs(30)).await.unwrap();
+    let mut keeper = keeper(&mut connection, &declared).await;
     keep(&mut keeper, &mut connection).await;
     keep(&mut keeper, &mut connection).await;
     assert_eq!(count(&mut connection, "select count(*) from postrider.events").await, 20);
@@ -116,4 +117,49 @@ async fn many_rows_are_moved_at_once_and_stay_in_order() {
             2101
         );
     }
+}
+
+/// An index that has the marks before the order gives the rows that wait in order, and none that was sent: it is asked for so. Where an index of those
+/// that wait has the order first, or there is none, the order alone is asked for.
+#[tokio::test]
+async fn rows_that_wait_are_found_by_the_index_that_is_there() {
+    let marked = r#"order by o."claimed_at", o."processed_at", o."id""#;
+    let alone = r#"order by o."id""#;
+    let (_database, mut connection) = with_table(Preset::Plane).await;
+    let declared = declared(Preset::Plane, Mode::Poll);
+    for (change, order) in [
+        ("", marked),
+        ("create index by_id on outbox (id) where claimed_at is null and processed_at is null", alone),
+        ("drop index by_id; drop index outbox_unclaimed_unprocessed", alone),
+        (
+            "create index by_marks on outbox (processed_at, claimed_at, id)",
+            r#"order by o."processed_at", o."claimed_at", o."id""#,
+        ),
+        ("drop index by_marks; create index by_marks on outbox (claimed_at desc, id)", alone),
+        ("drop index by_marks; create index by_marks on outbox (claimed_at, event_type, id)", alone),
+        ("drop index by_marks; create index by_marks on outbox (claimed_at, processed_at, id)", marked),
+    ] {
+        execute(&mut connection, change).await;
+        outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+        let body: String =
+            sqlx::query_scalar("select prosrc from pg_proc where proname = 'move_public_outbox'")
+                .fetch_one(&mut connection)
+                .await
+                .unwrap();
+        assert!(body.contains(&format!("{order}\n")), "{change}: {body}");
+    }
+    execute(
+        &mut connection,
+        "insert into outbox (event_id, event_type, entity_id, payload, workspace_id, initiator_type, created_at, claimed_at, processed_at)
+         select gen_random_uuid(), 't', gen_random_uuid(), '{}', gen_random_uuid(), 'USER', now(), now(), now() from generate_series(1, 5000);
+         analyze outbox",
+    )
+    .await;
+    let looks = format!(
+        "explain select from outbox o where o.claimed_at is null and o.processed_at is null {marked} limit 100"
+    );
+    let plan: Vec<String> =
+        sqlx::query_scalar(AssertSqlSafe(looks)).fetch_all(&mut connection).await.unwrap();
+    let plan = plan.join("\n");
+    assert!(plan.contains("using by_marks") && !plan.contains("Sort"), "{plan}");
 }

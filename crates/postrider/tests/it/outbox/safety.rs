@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use postrider::outbox::{self, Keeper, Mode, Outbox, Preset};
+use postrider::outbox::{self, Mode, Outbox, Preset};
 use postrider_testkit::Database;
 use sqlx::PgConnection;
 use tokio::task::JoinHandle;
@@ -73,7 +73,8 @@ async fn no_row_overtakes_one_of_its_key_that_is_locked() {
         };
         execute(&mut holder, &format!("begin; select from outbox where {second} for update")).await;
         let mut keeper = keeper(&mut connection, &declared).await;
-        for moved in [1, 1, 0] {
+        // What is free is all moved at once, however small the page and whatever is locked before it.
+        for moved in [2, 0] {
             assert_eq!(keeper.work(&mut connection).await.unwrap().moved, moved, "{preset:?}");
         }
         assert_eq!(payloads(&mut connection).await, [1, 6], "{preset:?}");
@@ -188,7 +189,7 @@ async fn what_another_keeper_has_moved_is_not_moved_again() {
             insert(&mut connection, preset, n, "k").await;
         }
         for _ in 0..2 {
-            let mut keeper: Keeper = keeper(&mut connection, &declared).await;
+            let mut keeper = keeper(&mut connection, &declared).await;
             keep(&mut keeper, &mut connection).await;
             keeper.close(&mut connection).await.unwrap();
         }
@@ -213,14 +214,14 @@ async fn cleanup_looks_again_at_a_row_that_somebody_has_changed() {
     .await;
     let mut other = database.connect().await.unwrap();
     execute(&mut other, "begin; update outbox set processed_at = null where id = 2").await;
-    let mut cleaner = database.connect().await.unwrap();
-    let deleted = tokio::spawn(async move {
-        let mut keeper = keeper(&mut cleaner, &declared).await;
-        keep(&mut keeper, &mut cleaner).await;
-    });
-    until_blocked(&database, &deleted).await;
-    execute(&mut other, "commit").await;
-    deleted.await.unwrap();
+    // Who has it locked is not waited for; later it is seen what he has made of it.
+    for (end, left) in [("", 3), ("commit", 1)] {
+        execute(&mut other, end).await;
+        let mut cleaner = keeper(&mut connection, &declared).await;
+        keep(&mut cleaner, &mut connection).await;
+        cleaner.close(&mut connection).await.unwrap();
+        assert_eq!(count(&mut connection, "select count(*) from outbox").await, left);
+    }
     let left: Vec<i64> =
         sqlx::query_scalar("select id from outbox order by id").fetch_all(&mut connection).await.unwrap();
     assert_eq!(left, [2]);
