@@ -61,8 +61,10 @@ pub enum Weakness {
     NatsOneServer,
     /// A stream that is full drops what is oldest.
     NatsDiscardsOld,
-    /// A stream that keeps messages for its consumers, and has none.
+    /// A stream that keeps messages for its consumers, and has none that stays.
     NatsNoConsumer,
+    /// A stream that keeps messages for its consumers, none of which asks for some of its subjects.
+    NatsNotAskedFor,
     /// A stream in memory.
     NatsInMemory,
     /// A quorum queue with one member.
@@ -128,7 +130,7 @@ pub struct Row {
 
 impl Weakness {
     /// Every one there is.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::FileOnOneDisk,
         Self::FileNotSynced,
         Self::NotKept,
@@ -136,6 +138,7 @@ impl Weakness {
         Self::NatsDiscardsOld,
         Self::NatsInMemory,
         Self::NatsNoConsumer,
+        Self::NatsNotAskedFor,
         Self::RabbitMqOneMember,
         Self::RabbitMqOneNode,
         Self::RabbitMqDropsHead,
@@ -189,8 +192,14 @@ impl Weakness {
             Self::NatsNoConsumer => (
                 "nats",
                 Grade::F,
-                "the stream keeps messages for its consumers alone, and has none (`retention: interest`)",
+                "the stream keeps messages for its consumers alone, and has no durable one (`retention: interest`)",
                 "make a durable consumer first, or a stream with `retention: limits`",
+            ),
+            Self::NatsNotAskedFor => (
+                "nats",
+                Grade::F,
+                "the stream keeps messages for its consumers alone, and what no durable one asks for is not kept (`retention: interest`, with `filter_subject`)",
+                "make a durable consumer without a filter, or a stream with `retention: limits`",
             ),
             Self::RabbitMqOneMember => (
                 "rabbitmq",

@@ -17,6 +17,7 @@ use postrider_relay::{SinkSettings, State, UnavailableKind};
 use postrider_testkit::{Broker, Kafka, Nats, RabbitMq, Redis};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, database, emit, settings, sink};
 
@@ -138,6 +139,48 @@ async fn fault_89_a_nats_stream_is_graded_by_how_it_is_set_up() -> Result<()> {
     Ok(())
 }
 
+/// A stream with `retention: interest` confirms what none of its consumers asks for, and does not keep it.
+#[tokio::test]
+async fn fault_89_a_nats_stream_for_consumers_is_graded_by_what_they_ask_for() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let config = NatsConfig::new(server.url());
+    let context = jetstream::new(async_nats::connect(server.url()).await?);
+    let (none, other) = (Some(Weakness::NatsNoConsumer), Some(Weakness::NatsNotAskedFor));
+    for (settings, subjects, worse) in [
+        (json!({ "durable_name": "c" }), "events.>", None),
+        (json!({ "durable_name": "c", "filter_subject": ">" }), "events.>", None),
+        (json!({ "durable_name": "c", "filter_subject": "events.>" }), "events.>", None),
+        (json!({ "durable_name": "c", "filter_subject": "events.audit" }), "events.>", other),
+        (json!({ "durable_name": "c", "filter_subject": "events.*" }), "events.>", other),
+        (json!({ "durable_name": "c", "filter_subject": "events.>" }), "events.> orders", other),
+        (json!({ "durable_name": "c", "filter_subjects": ["events.a", "events.b"] }), "events.>", other),
+        (json!({ "durable_name": "c", "filter_subjects": ["orders", "events.>"] }), "events.> orders", None),
+        // They go when nobody reads.
+        (json!({ "inactive_threshold": 600_000_000_000_i64 }), "events.>", none),
+        (json!({ "durable_name": "c", "inactive_threshold": 600_000_000_000_i64 }), "events.>", none),
+    ] {
+        let wanted = stream::Config {
+            name: "events".to_owned(),
+            subjects: subjects.split(' ').map(str::to_owned).collect(),
+            retention: stream::RetentionPolicy::Interest,
+            ..stream::Config::default()
+        };
+        created(&context, wanted).await?;
+        // Not by the library, which knows `filter_subjects` with another feature only.
+        let is_durable = settings["durable_name"].is_string();
+        let order = if is_durable { "CONSUMER.DURABLE.CREATE.events.c" } else { "CONSUMER.CREATE.events" };
+        let mut consumer = settings.clone();
+        consumer["ack_policy"] = json!("explicit");
+        let asked = json!({ "stream_name": "events", "config": consumer });
+        let made: Value = context.request(order, &asked).await?;
+        assert!(made["error"].is_null(), "{settings}: {made}");
+        let expected: Vec<Weakness> = worse.into_iter().chain([Weakness::NatsOneServer]).collect();
+        assert_eq!(weaknesses(Target::Nats(config.clone())).await, expected, "{settings} {subjects}");
+        context.delete_stream("events").await?;
+    }
+    Ok(())
+}
+
 /// Each finding is made at a real server, and the grade read.
 #[tokio::test]
 async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
@@ -158,11 +201,14 @@ async fn fault_72_rabbitmq_is_graded_by_its_queues() -> Result<()> {
     let connection =
         lapin::Connection::connect(&server.url(), lapin::ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
-    // A dead-letter exchange counts if it is there.
+    // A dead-letter exchange counts if it leads to a queue.
     let (declare, none) =
         (ExchangeDeclareOptions { durable: true, ..Default::default() }, FieldTable::default());
     channel.exchange_declare("dead".into(), lapin::ExchangeKind::Fanout, declare, none).await?;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare("graded-dead".into(), durable, FieldTable::default()).await?;
+    let (bind, none) = (QueueBindOptions::default(), FieldTable::default());
+    channel.queue_bind("graded-dead".into(), "dead".into(), "".into(), bind, none).await?;
     let text = |text: &str| AMQPValue::LongString(text.into());
     let number = AMQPValue::LongInt;
     let quorum = ("x-queue-type", text("quorum"));
@@ -364,6 +410,12 @@ A sink is as good as the worst that is found:
         let row = weakness.row();
         let _ = writeln!(page, "| {} | {} | {} | {} |", row.sink, row.what, row.grade, row.remedy);
     }
+    page.push_str(
+        "
+Not graded: a quorum queue of RabbitMQ 4 has a delivery limit, 20 unless it is set. A message that readers, whoever they are, have put back more
+often than that is dropped if the queue has no dead-letter exchange.
+",
+    );
     page
 }
 

@@ -197,6 +197,11 @@ impl KafkaSink {
                 None => {}
             }
         }
+        // Partition by partition, each in order: what is handed over in a moment goes to the broker in one set, and not in as many as there are
+        // moments of `linger` in the whole batch. Each set is work for the broker.
+        routed.sort_by(|(place, partition), (other, its)| {
+            batch[*place].destination.cmp(&batch[*other].destination).then(partition.cmp(its))
+        });
         Ok(routed)
     }
 }

@@ -78,6 +78,12 @@ impl NatsConfig {
                 "write nats://HOST:PORT, or tls://HOST:PORT for TLS; several with commas".to_owned(),
             ));
         }
+        // The library takes whichever answers: whoever keeps the first from answering would get user and password in the clear.
+        let over_tls = |url: &str| url.starts_with("tls://");
+        if url.split(',').map(str::trim).any(over_tls) && !url.split(',').map(str::trim).all(over_tls) {
+            let how = "some addresses are over TLS and some in the clear; write tls:// for all of them, or nats:// for all";
+            wrong.push(("url", how.to_owned()));
+        }
         if stream.is_empty()
             || stream.contains(|c: char| ".*>/\\".contains(c) || c.is_whitespace() || c.is_control())
         {
@@ -116,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_can_never_work_is_said_by_its_key() {
-        assert!(NatsConfig::new("nats://me:pw@a:4222, tls://b").objections().is_empty());
+        assert!(NatsConfig::new("nats://me:pw@a:4222, nats://b").objections().is_empty());
         let wrong = NatsConfig {
             stream: "a.b".to_owned(),
             replicas: 0,
@@ -126,5 +132,15 @@ mod tests {
         let keys: Vec<&str> = wrong.objections().iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["url", "stream", "replicas", "timeout"]);
         assert!(!format!("{wrong:?} {:?}", wrong.objections()).contains("c4n4ry"));
+    }
+
+    #[test]
+    fn all_addresses_are_over_tls_or_none() {
+        assert!(NatsConfig::new("tls://me:pw@a, tls://b:4222").objections().is_empty());
+        for mixed in ["tls://me:c4n4ry@a,nats://b", "nats://a, tls://me:c4n4ry@b"] {
+            let objections = NatsConfig::new(mixed).objections();
+            let [("url", why)] = objections.as_slice() else { panic!("{objections:?}") };
+            assert!(why.contains("write tls:// for all") && !why.contains("c4n4ry"), "{why}");
+        }
     }
 }

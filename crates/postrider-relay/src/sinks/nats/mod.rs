@@ -2,6 +2,7 @@
 
 mod config;
 mod connection;
+mod consumers;
 mod durability;
 mod error;
 mod heard;

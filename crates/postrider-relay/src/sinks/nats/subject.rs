@@ -19,13 +19,15 @@ pub(crate) fn check_subject(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a stream with this subject, in which `*` is any token and a last `>` is any rest, takes that one.
+/// Whether a stream with this subject, in which `*` is any token and a last `>` is any rest, takes that one; or all that it stands for, if it
+/// is such a subject itself.
 pub(super) fn takes(filter: &str, subject: &str) -> bool {
     let mut tokens = subject.split('.');
     for wanted in filter.split('.') {
         match (wanted, tokens.next()) {
             (">", Some(_)) => return true,
-            (wanted, Some(token)) if wanted == "*" || wanted == token => {}
+            ("*", Some(token)) if token != ">" => {}
+            (wanted, Some(token)) if wanted == token => {}
             _ => return false,
         }
     }
@@ -55,6 +57,16 @@ mod tests {
         }
         for (filter, subject) in [("a", "b"), ("a.>", "a"), ("a.*", "a.b.c"), ("a.*", "a"), ("a", "a.b")] {
             assert!(!takes(filter, subject), "{filter} {subject}");
+        }
+        // Of subjects that stand for several.
+        for (filter, subjects) in
+            [(">", "a.>"), ("a.>", "a.>"), ("a.>", "a.*"), ("*.>", "a.>"), ("a.*", "a.*")]
+        {
+            assert!(takes(filter, subjects), "{filter} {subjects}");
+        }
+        for (filter, subjects) in [("a.*", "a.>"), ("*", ">"), ("a.b", "a.*"), ("a.b.>", "a.>"), ("a.>", ">")]
+        {
+            assert!(!takes(filter, subjects), "{filter} {subjects}");
         }
     }
 }

@@ -1,11 +1,21 @@
 //! Where the management of a server is, from the text of the configuration.
 
+use std::net::IpAddr;
+
 /// The management of a server: whether it is spoken to over TLS, the host and the port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Management {
     pub(super) is_secure: bool,
     pub(super) host: String,
     pub(super) port: u16,
+}
+
+impl Management {
+    /// Whether what is said to it stays on this machine. Of other names than `localhost` that cannot be known without asking.
+    pub(super) fn is_local(&self) -> bool {
+        let address = self.host.parse::<IpAddr>();
+        self.host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+    }
 }
 
 /// From `http://HOST:PORT`, or `None` if it is something else.

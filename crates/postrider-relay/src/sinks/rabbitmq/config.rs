@@ -117,6 +117,13 @@ impl RabbitMqConfig {
                 "write amqp://HOST:PORT/VHOST, or amqps:// for TLS; several with commas".to_owned(),
             ));
         }
+        // The first that answers is taken: whoever keeps one from answering would get user and password in the clear.
+        let over_tls = |url: &str| url.starts_with("amqps://");
+        let has_tls = url.split(',').map(str::trim).any(over_tls);
+        if has_tls && !url.split(',').map(str::trim).all(over_tls) {
+            let how = "some addresses are over TLS and some in the clear; write amqps:// for all of them, or amqp:// for all";
+            wrong.push(("url", how.to_owned()));
+        }
         if exchange.is_empty() || exchange.len() > 255 || exchange.contains(char::is_control) {
             wrong.push((
                 "exchange",
@@ -126,11 +133,16 @@ impl RabbitMqConfig {
         if !(1..=256).contains(channels) {
             wrong.push(("channels", "take 1 to 256".to_owned()));
         }
-        if management.as_deref().is_some_and(|url| address::management(url).is_none()) {
-            wrong.push((
+        match management.as_deref().map(address::management) {
+            Some(None) => wrong.push((
                 "management",
                 "write http://HOST:PORT or https://HOST:PORT, without a user".to_owned(),
-            ));
+            )),
+            Some(Some(asked)) if has_tls && !asked.is_secure && !asked.is_local() => {
+                let why = "it gets the user and the password of `url`, which is over TLS, in the clear; write https://HOST:15671, or ask it on this machine";
+                wrong.push(("management", why.to_owned()));
+            }
+            _ => {}
         }
         if timeout.0.is_zero() {
             wrong.push(("timeout", "no server answers in no time; take 1s or more".to_owned()));
@@ -163,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_can_never_work_is_said_by_its_key() {
-        assert!(RabbitMqConfig::new("amqp://me:pw@a:5672/%2f, amqps://b").objections().is_empty());
+        assert!(RabbitMqConfig::new("amqp://me:pw@a:5672/%2f, amqp://b").objections().is_empty());
         let wrong = RabbitMqConfig {
             exchange: String::new(),
             channels: 0,
@@ -174,6 +186,34 @@ mod tests {
         let keys: Vec<&str> = wrong.objections().iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["url", "exchange", "channels", "management", "timeout"]);
         assert!(!format!("{wrong:?} {:?}", wrong.objections()).contains("c4n4ry"));
+    }
+
+    #[test]
+    fn all_addresses_are_over_tls_or_none() {
+        assert!(RabbitMqConfig::new("amqps://me:pw@a:5671/%2f, amqps://b").objections().is_empty());
+        for mixed in ["amqps://me:c4n4ry@a,amqp://b", "amqp://a, amqps://me:c4n4ry@b"] {
+            let objections = RabbitMqConfig::new(mixed).objections();
+            let [("url", why)] = objections.as_slice() else { panic!("{objections:?}") };
+            assert!(why.contains("write amqps:// for all") && !why.contains("c4n4ry"), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_management_is_told_no_password_in_the_clear_that_goes_over_tls_elsewhere() {
+        let objections = |url: &str, management: &str| {
+            let management = Some(management.to_owned());
+            RabbitMqConfig { management, ..RabbitMqConfig::new(url) }.objections()
+        };
+        for host in ["a", "10.0.0.1:15672", "localhost.example", "[2001:db8::1]:15672"] {
+            let found = objections("amqps://me:c4n4ry@a", &format!("http://{host}"));
+            let [("management", why)] = found.as_slice() else { panic!("{host}: {found:?}") };
+            assert!(why.contains("https://") && !why.contains("c4n4ry"), "{why}");
+            assert!(objections("amqps://a", &format!("https://{host}")).is_empty(), "{host}");
+            assert!(objections("amqp://a", &format!("http://{host}")).is_empty(), "{host}");
+        }
+        for host in ["localhost", "127.0.0.1:15672", "127.1.2.3", "[::1]:15672"] {
+            assert!(objections("amqps://a", &format!("http://{host}")).is_empty(), "{host}");
+        }
     }
 
     #[test]

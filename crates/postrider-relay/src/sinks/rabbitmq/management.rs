@@ -1,6 +1,8 @@
 //! Asks a server's management over HTTP: the few words of it that are needed for one question and its answer.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_util::future::poll_fn;
@@ -24,6 +26,8 @@ pub(super) struct Asked<'a> {
     user: AMQPUserInfo,
     /// As it stands in a path.
     pub(super) vhost: String,
+    /// What was answered, by path. Queues share their dead-letter exchanges, and one look is one moment.
+    known: Mutex<BTreeMap<String, Option<Value>>>,
 }
 
 impl<'a> Asked<'a> {
@@ -31,11 +35,27 @@ impl<'a> Asked<'a> {
     pub(super) fn of(config: &'a RabbitMqConfig) -> Option<Self> {
         let management = address::management(config.management.as_deref()?)?;
         let server = amqp::servers(&config.url)?.into_iter().next()?;
-        Some(Self { config, management, user: server.authority.userinfo, vhost: encoded(&server.vhost) })
+        let (user, vhost) = (server.authority.userinfo, encoded(&server.vhost));
+        Some(Self { config, management, user, vhost, known: Mutex::default() })
     }
 
-    /// What is at this path, as JSON; `None` if nothing is.
+    /// What is said of a queue; `None` if there is none of that name.
+    pub(super) async fn queue(&self, name: &str) -> Result<Option<Value>, Unavailable> {
+        self.get(&format!("/api/queues/{}/{}", self.vhost, encoded(name))).await
+    }
+
+    /// What is at this path, as JSON; `None` if nothing is. It is asked once.
     pub(super) async fn get(&self, path: &str) -> Result<Option<Value>, Unavailable> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let answer = self.ask(path).await?;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), answer.clone());
+        Ok(answer)
+    }
+
+    async fn ask(&self, path: &str) -> Result<Option<Value>, Unavailable> {
         let answer = timeout(self.config.timeout.0, self.exchange(path)).await;
         let answer = answer.map_err(|_| silent("the management of RabbitMQ did not answer in time"))?;
         let (status, body) = answer.map_err(|error| Unavailable::new(UnavailableKind::Connection, error))?;

@@ -8,6 +8,8 @@ mod error;
 mod lane;
 mod management;
 mod message;
+mod queue;
+mod routes;
 
 pub use config::{ExchangeKind, RabbitMqConfig, Unroutable};
 pub(super) use durability::durability;

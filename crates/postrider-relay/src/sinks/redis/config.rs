@@ -60,6 +60,11 @@ impl RedisConfig {
             wrong.push(("url", how.to_owned()));
         }
         let is_over_tls = self.servers().all(|url| url.starts_with("rediss://"));
+        // The first that answers is taken: whoever keeps one from answering would get user and password in the clear.
+        if !is_over_tls && self.servers().any(|url| url.starts_with("rediss://")) {
+            let how = "some addresses are over TLS and some in the clear; write rediss:// for all of them, or redis:// for all";
+            wrong.push(("url", how.to_owned()));
+        }
         if ca.is_some() && !is_over_tls {
             wrong
                 .push(("ca", "it counts over TLS alone, and `url` does not begin with rediss://".to_owned()));
@@ -109,5 +114,15 @@ mod tests {
         let keys: Vec<&str> = wrong.objections().iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["url", "ca", "max_len", "timeout"]);
         assert!(!format!("{wrong:?} {:?}", wrong.objections()).contains("c4n4ry"));
+    }
+
+    #[test]
+    fn all_addresses_are_over_tls_or_none() {
+        assert!(RedisConfig::new("rediss://me:pw@a, rediss://b:7").objections().is_empty());
+        for mixed in ["rediss://me:c4n4ry@a,redis://b", "redis://a, rediss://me:c4n4ry@b"] {
+            let objections = RedisConfig::new(mixed).objections();
+            let [("url", why)] = objections.as_slice() else { panic!("{objections:?}") };
+            assert!(why.contains("write rediss:// for all") && !why.contains("c4n4ry"), "{why}");
+        }
     }
 }

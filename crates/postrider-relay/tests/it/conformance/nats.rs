@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::{self, stream};
+use postrider_relay::durability::{Grade, Weakness};
 use postrider_relay::sink::BoxFuture;
 use postrider_relay::sinks::Target;
 use postrider_relay::sinks::nats::{NatsConfig, NatsSink};
@@ -378,6 +379,41 @@ async fn a_nats_stream_that_confirms_nothing_is_named() -> Result<()> {
     let why = NatsSink::open(NatsConfig::new(server.url()), "bus").await.err().context("it was opened")?;
     assert_eq!(why.kind, UnavailableKind::Blocked);
     assert!(why.source.to_string().contains("no_ack"), "{}", why.source);
+    Ok(())
+}
+
+/// A stream for its consumers alone confirms what none of them asks for, and has nothing of it: its grade says so.
+#[tokio::test]
+async fn fault_89_a_nats_stream_whose_consumer_asks_for_something_else_keeps_nothing() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let context = jetstream::new(async_nats::connect(server.url()).await?);
+    let wanted = stream::Config {
+        name: "events".to_owned(),
+        subjects: vec!["events.>".to_owned()],
+        retention: stream::RetentionPolicy::Interest,
+        ..stream::Config::default()
+    };
+    let made = context.create_stream(wanted).await?;
+    let reader = |name: &str, filter: &str| pull::Config {
+        durable_name: Some(name.to_owned()),
+        filter_subject: filter.to_owned(),
+        ..pull::Config::default()
+    };
+    made.create_consumer(reader("auditor", "events.audit.>")).await?;
+    let config = NatsConfig::new(server.url());
+    let mut sink = NatsSink::open(config.clone(), "bus").await.unwrap();
+    delivered(&mut sink, &[event("a"), event("b")], "events.order.paid").await;
+    assert_eq!(context.get_stream("events").await?.cached_info().state.messages, 0);
+    let target = Target::Nats(config);
+    let graded = target.durability().await.unwrap().unwrap();
+    assert_eq!(graded.weaknesses, [Weakness::NatsNotAskedFor, Weakness::NatsOneServer]);
+    assert_eq!(graded.grade(), Grade::F);
+
+    made.create_consumer(reader("reader", "")).await?;
+    delivered(&mut sink, &[event("a"), event("b")], "events.order.paid").await;
+    assert_eq!(context.get_stream("events").await?.cached_info().state.messages, 2);
+    let graded = target.durability().await.unwrap().unwrap();
+    assert_eq!(graded.weaknesses, [Weakness::NatsOneServer]);
     Ok(())
 }
 

@@ -89,7 +89,7 @@ async fn fault_5_what_a_frozen_relay_has_on_its_way_to_rabbitmq_is_repeated_and_
     let teller = tokio::spawn(tell(Arc::clone(&world), server.url()));
     let load = super::load::start(&world);
     let (mut one, mut other) = (Rider::start(&world, &server).await, Rider::start(&world, &server).await);
-    let freezes = 2 * soak();
+    let freezes = soak();
     for _ in 0..freezes {
         world.until_lanes(one.process.number, 8, &mut connection).await;
         one.sends().await;

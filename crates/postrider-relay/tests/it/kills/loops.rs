@@ -132,7 +132,10 @@ async fn fault_1_two_relays_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_1_three_relays_killed() {
-    kill_loop("three relays killed", 3, 54).await;
+    tokio::join!(
+        kill_loop("three relays killed", 3, 27),
+        kill_loop("three relays killed, beside others", 3, 27)
+    );
 }
 
 /// The worst moment to die is just after a heartbeat.
