@@ -167,8 +167,10 @@ impl Pipeline {
     /// When there is something to do even if nothing happens.
     fn next_turn(&self) -> Instant {
         let settle = self.settlements.due(&self.window).filter(|_| self.settling.is_none());
-        let retry = self.errand.is_none().then(|| self.retries.next_look());
-        let rest = self.rests_until.filter(|_| self.delivering.is_none());
+        // Who drains begins neither a question nor a delivery: to look for their time would be to look all the time.
+        let begins = !self.is_draining();
+        let retry = (begins && self.errand.is_none()).then(|| self.retries.next_look());
+        let rest = self.rests_until.filter(|_| begins && self.delivering.is_none());
         [settle, retry, rest].into_iter().flatten().fold(Instant::now() + TURN, Instant::min)
     }
 

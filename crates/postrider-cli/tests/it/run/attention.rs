@@ -152,3 +152,33 @@ async fn signals_are_heard_while_it_starts() {
     let said = fs::read_to_string(world.path("log")).unwrap();
     assert!(said.contains("starting; ") && !said.contains("stopping: "), "it went on starting: {said}");
 }
+
+/// Hundredths of a second that a process has worked so far; `None` when it is gone.
+fn worked(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let numbers: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    // Of one that has ended and is not waited for yet, nothing is left.
+    (numbers[0] != "Z").then(|| numbers[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum())
+}
+
+/// Who drains and waits for a delivery that does not end has nothing to do meanwhile, and does nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_drains_rests_while_it_waits() {
+    let world = World::new().await;
+    let mute = Mute::new();
+    let drained = format!("relay: {{ drain: 2s }}\n{}", mute.sinks(1));
+    let config = world.configure(&drained);
+    let relay = world.run(&["--config", &config]);
+    let _visitors = mute.visitors(1);
+    relay.signal(Signal::TERM);
+    let process = relay.child.id();
+    let (before, mut after) = (worked(process).unwrap(), 0);
+    until("it ends", || {
+        let now = worked(process);
+        after = now.unwrap_or(after);
+        now.is_none()
+    });
+    // It took half of a core or more.
+    assert!(after.saturating_sub(before) < 50, "{before} and then {after}");
+    assert_eq!(relay.end(), 0);
+}
