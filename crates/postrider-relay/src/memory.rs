@@ -43,7 +43,14 @@ pub(crate) enum Verdict {
 
 impl Memory {
     pub(crate) fn new(limit: u64, batch_bytes: BatchBytes) -> Self {
-        Self { limit, batch_bytes, usual: BatchBytes::default().get(), large: None, named: None, unexplained: 0 }
+        Self {
+            limit,
+            batch_bytes,
+            usual: BatchBytes::default().get(),
+            large: None,
+            named: None,
+            unexplained: 0,
+        }
     }
 
     /// Decides by the memory that is resident now.
