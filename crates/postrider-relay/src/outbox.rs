@@ -19,6 +19,8 @@ use crate::settings::RelaySettings;
 
 /// For the last marks and the lease, when it is told to stop.
 const LAST: Duration = Duration::from_secs(2);
+/// From when on it is said that somebody has something locked.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A table that is kept.
 pub(crate) struct Kept {
@@ -131,6 +133,7 @@ async fn life(
     let mut pace = Pace::new(outbox.interval);
     let mut is_claimed = false;
     let mut stands_by_since = None;
+    let mut locked = Locked::default();
     loop {
         let begun = Instant::now();
         let worked = match keeper.work(&mut connection).await {
@@ -154,10 +157,11 @@ async fn life(
             word.moved += worked.moved;
             worked.moved > 0 || before != word.is_held
         });
+        locked.tell(outbox, worked.is_locked, begun);
         stands_by_since = worked.stands_by.then(|| stands_by_since.unwrap_or(begun));
         // One that has died keeps the table until its lease is over.
         let is_left_to_others = stands_by_since.is_some_and(|since| since.elapsed() > settings.log.lease);
-        if !worked.has_more && !is_claimed && (is_left_to_others || !worked.stands_by) {
+        if !worked.has_more && !is_claimed && !worked.is_locked && (is_left_to_others || !worked.stands_by) {
             looked.send_replace(true);
         }
         if *stop.borrow() && !worked.has_more {
@@ -174,6 +178,30 @@ async fn life(
                 pace.reset();
             }
             _ = stop.wait_for(|stop| *stop) => {}
+        }
+    }
+}
+
+/// Since when somebody has had something locked without which nothing is moved, and whether that was said.
+#[derive(Default)]
+struct Locked {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl Locked {
+    fn tell(&mut self, outbox: &Outbox, is_locked: bool, now: Instant) {
+        if !is_locked {
+            *self = Self::default();
+            return;
+        }
+        if self.since.get_or_insert(now).elapsed() > PATIENCE && !std::mem::replace(&mut self.is_told, true) {
+            tracing::warn!(
+                outbox = outbox.name,
+                remedy = "pg_stat_activity and pg_locks show who it is: end that transaction",
+                "somebody has the outbox table locked, rows whose claim is stale, or what the table's triggers and foreign keys want; \
+                 nothing is taken until he is done"
+            );
         }
     }
 }

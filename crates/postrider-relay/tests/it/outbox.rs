@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use postrider::outbox::{self, Mode, Outbox, Preset};
-use postrider_relay::{EnvelopeKind, Relay, RelaySettings, SinkSettings};
+use postrider_relay::{EnvelopeKind, Ordering, Relay, RelaySettings, SinkSettings};
 use postrider_testkit::Database;
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -238,6 +238,46 @@ async fn a_row_that_is_locked_when_it_is_to_be_marked_holds_up_no_other() {
         until(&mut connection, "select count(*) from outbox where processed_at is null", 0).await;
         relay.stop().await;
     }
+}
+
+/// Whoever has a refused row locked keeps the refusals of its lane from being told, and nothing else: those of other lanes are, and behind more of them than
+/// a set has, a row that was taken is marked.
+#[tokio::test]
+async fn a_refused_row_that_is_locked_holds_up_no_other() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(&mut connection, table(Preset::OutboxTopic)).await;
+    let outbox = declared(Preset::OutboxTopic, Mode::Trigger);
+    outbox::apply(&mut connection, std::slice::from_ref(&outbox), false).await.unwrap();
+    execute(
+        &mut connection,
+        "insert into outbox (topic, key, payload) select 't', case when n <= 600 or n = 621 then 'one' else 'key ' || n end, '{}'
+         from generate_series(1, 621) n",
+    )
+    .await;
+    let mut holder = database.connect().await.unwrap();
+    execute(&mut holder, "begin; select from outbox where id = 1 for update").await;
+    let probe = Probe::answering(
+        |message| {
+            if message.id.to_string() == "621" { Answer::Take } else { Answer::Refuse }
+        },
+    );
+    // One of a key holds up no other of it, which is so in the same lane.
+    let mut relaxed = SinkSettings { ordering: Ordering::Relaxed, ..sink("probe", probe.target()) };
+    relaxed.retry.max_attempts = 1;
+    let relay = relay(&database, vec![relaxed], &outbox);
+    until(&mut connection, "select count(*) from postrider.parked", 620).await;
+    let others = "select (count(*) > 5)::integer::bigint from outbox where id between 601 and 620 and last_error is not null";
+    until(&mut connection, others, 1).await;
+    until(&mut connection, "select count(*) from outbox where id = 621 and published_at is not null", 1)
+        .await;
+    assert_eq!(
+        count(&mut connection, "select count(*) from outbox where id = 1 and last_error is null").await,
+        1
+    );
+    execute(&mut holder, "commit").await;
+    until(&mut connection, "select count(*) from outbox where last_error is null", 1).await;
+    relay.stop().await;
 }
 
 /// A row whose claim somebody else takes back, because it seems stale to him, is not taken once more while it waits for a sink.

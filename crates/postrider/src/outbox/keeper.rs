@@ -25,6 +25,8 @@ const MISFITS: (Duration, u32) = (Duration::from_secs(30), 100);
 /// While more waits, each batch is twice the one before, up to this: a server whose statistics are old finds the first row that waits
 /// behind all that do not (0.45 s behind 200,000), so there should be few batches.
 const LARGEST: u32 = 10_000;
+/// How much less is tried when somebody has something locked that it takes to move a batch.
+const LESS: u32 = 16;
 
 /// One of any number of keepers of a table, of which one works at a time.
 #[derive(Debug)]
@@ -60,6 +62,8 @@ pub struct Worked {
     pub moved: u64,
     /// There is more to do at once.
     pub has_more: bool,
+    /// Somebody has something locked that it takes to move even one row: it is tried again.
+    pub is_locked: bool,
     /// What went, now and then, into looking for rows that cannot become events. The ordinary rounds take no longer for it.
     pub aside: Duration,
 }
@@ -112,22 +116,28 @@ impl Keeper {
             {
                 self.claims = None;
                 if error.is_locked() {
-                    // Who has them locked is at work on them.
-                    return Ok(worked);
+                    // Who has them locked is at work on them, and they come before the others of their keys.
+                    return Ok(Worked { is_locked: true, ..worked });
                 }
                 return Err(error);
             }
-            match mover.transfer(connection, self.me, self.batch).await? {
-                None => {
-                    self.renewed = None;
-                    return Ok(Worked { stands_by: true, ..worked });
+            match mover.transfer(connection, self.me, self.batch).await {
+                Err(error) if error.is_locked() => {
+                    worked.is_locked = self.batch == 1;
+                    worked.has_more = !worked.is_locked;
+                    self.batch = (self.batch / LESS).max(1);
+                    return Ok(worked);
                 }
-                Some(moved) => {
+                moved => {
+                    let Some(moved) = moved? else {
+                        self.renewed = None;
+                        return Ok(Worked { stands_by: true, ..worked });
+                    };
                     worked.moved = moved;
                     worked.has_more = moved >= u64::from(self.batch);
                     let usual = self.outbox.batch;
                     self.batch =
-                        if worked.has_more { (2 * self.batch).min(LARGEST).max(usual) } else { usual };
+                        if worked.has_more { (2 * self.batch).min(LARGEST.max(usual)) } else { usual };
                 }
             }
         }
@@ -217,7 +227,7 @@ impl Keeper {
 }
 
 /// Whether it is time again; if so it is noted.
-pub(super) fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
+fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
     let now = Instant::now();
     let due = last.is_none_or(|last| now.duration_since(last) >= every);
     if due {

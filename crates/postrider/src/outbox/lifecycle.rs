@@ -20,6 +20,17 @@ pub(super) struct Lifecycle {
     cleanup: Option<String>,
 }
 
+/// What is said of rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Say {
+    /// That every sink has settled them. Those that a sink has parked are not.
+    Settled,
+    /// That they were refused once more since the last time.
+    Refused,
+    /// That nobody refuses them any more.
+    Freed,
+}
+
 impl Lifecycle {
     /// Of a table; `None` if nothing in it could be kept.
     pub(super) async fn of(connection: &mut PgConnection, mapping: &Mapping) -> Result<Option<Self>> {
@@ -40,10 +51,21 @@ impl Lifecycle {
         }))
     }
 
-    /// Marks rows that every sink has settled, a set of each lane of a part; how many. Those that a sink has parked are not.
-    pub(super) async fn settle(&self, connection: &mut PgConnection, part: Part, set: i64) -> Result<u64> {
+    /// Says it of a set of rows of a part of the lanes, and in the case of settled ones of each lane; of how many.
+    pub(super) async fn say(
+        &self,
+        connection: &mut PgConnection,
+        say: Say,
+        part: Part,
+        set: i64,
+    ) -> Result<u64> {
+        let statement = match say {
+            Say::Settled => &self.settle,
+            Say::Refused => &self.refused,
+            Say::Freed => &self.freed,
+        };
         let (before, marked, after, count): (String, Option<i64>, String, i64) =
-            sqlx::query_as(AssertSqlSafe(self.settle.clone()))
+            sqlx::query_as(AssertSqlSafe(statement.clone()))
                 .bind(&self.outbox)
                 .bind(set)
                 .bind(part.of)
@@ -52,18 +74,6 @@ impl Lifecycle {
                 .await?;
         answered(&self.outbox, (before, marked, after))?;
         Ok(count.unsigned_abs())
-    }
-
-    /// Tells of refusals since the last time, and lets go of rows that nobody refuses any more.
-    pub(super) async fn tell_refusals(&self, connection: &mut PgConnection) -> Result<()> {
-        for told in [&self.refused, &self.freed] {
-            let answer: Answer = sqlx::query_as(AssertSqlSafe(told.clone()))
-                .bind(&self.outbox)
-                .fetch_one(&mut *connection)
-                .await?;
-            answered(&self.outbox, answer)?;
-        }
-        Ok(())
     }
 
     /// Deletes a batch of rows that were sent so long ago; whether there may be more.
@@ -104,7 +114,7 @@ fn refused(function: &str, is_kept: bool) -> String {
         "{},
 noted as (
     update postrider.all_adopted a set attempts = r.attempts from refused r where a.lane = r.lane and a.seq = r.seq and a.event = r.event)
-select {} from refused r",
+select {}, count(*) from refused r",
         include_str!("sql/refused.sql"),
         kept(is_kept, Task::Refused, function, "array_agg(r.attempts), array_agg(r.reason)")
     )
@@ -116,7 +126,7 @@ fn freed(function: &str, is_kept: bool) -> String {
         "{},
 noted as (
     update postrider.all_adopted a set attempts = null from freed f where a.lane = f.lane and a.seq = f.seq and a.event = f.event)
-select {} from freed r where r.attempts = 0",
+select {}, count(*) from freed r where r.attempts = 0",
         include_str!("sql/freed.sql"),
         kept(is_kept, Task::Freed, function, ALIKE)
     )

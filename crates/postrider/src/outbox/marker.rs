@@ -7,8 +7,7 @@ use sqlx::PgConnection;
 use super::declaration::Outbox;
 use super::failure::{Error, Result};
 use super::functions;
-use super::keeper::is_due;
-use super::lifecycle::Lifecycle;
+use super::lifecycle::{Lifecycle, Say};
 use super::mapping::Mapping;
 use crate::capture;
 
@@ -17,8 +16,8 @@ const SET: i64 = 500;
 const FEWER: [i64; 3] = [SET, 20, 1];
 /// Less than a relay's session waits for any lock.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How often refusals are told of.
-const REFUSALS: Duration = Duration::from_secs(1);
+/// How often refusals are told of, of how many, and how many times as long as that takes it rests at least.
+const REFUSALS: (Duration, i64, u32) = (Duration::from_secs(1), 50_000, 5);
 
 /// Marks the rows of a table, or of some of its lanes. Beside the table's [`Keeper`](super::Keeper), over a session of its own: moving and marking cost the
 /// server about the same, and a row that somebody has locked when it is to be marked holds up no other's way into the log.
@@ -30,7 +29,8 @@ pub struct Marker {
     lifecycle: Lifecycle,
     part: Part,
     lanes: i16,
-    refusals: Option<Instant>,
+    /// When it looks for refusals again.
+    tells_at: Option<Instant>,
 }
 
 /// Which lanes: one of so many equal parts.
@@ -68,7 +68,7 @@ impl Marker {
             lifecycle,
             part,
             lanes: sqlx::query_scalar("select postrider.lanes()::smallint").fetch_one(connection).await?,
-            refusals: None,
+            tells_at: None,
         }))
     }
 
@@ -78,43 +78,55 @@ impl Marker {
         if let Some(function) = capture::not_callable(connection, functions, self.oid).await? {
             return Err(Error::NotCallable { table: self.table.clone(), function });
         }
-        // One of them tells of all.
-        if self.part.number == 0 && is_due(&mut self.refusals, REFUSALS) {
-            // Of a row that somebody has locked it is told the next time.
-            let begun = Instant::now();
-            unless_locked(begun, self.lifecycle.tell_refusals(connection).await)?;
-        }
         let begun = Instant::now();
-        match unless_locked(begun, self.lifecycle.settle(connection, self.part, SET).await)? {
-            // At least one lane had a full set.
-            Some(settled) => Ok(Marked { settled, has_more: settled >= SET.unsigned_abs() }),
-            None => self.settle_around(connection).await,
+        // One of them tells of all.
+        if self.part.number == 0 && self.tells_at.is_none_or(|tells_at| begun >= tells_at) {
+            let (pause, set, times) = REFUSALS;
+            for say in [Say::Refused, Say::Freed] {
+                if self.say(connection, say, Part::WHOLE, set).await?.is_none() {
+                    self.say_around(connection, say, Part::WHOLE).await?;
+                }
+            }
+            self.tells_at = Some(begun + pause.max(begun.elapsed() * times));
         }
+        Ok(match self.say(connection, Say::Settled, self.part, SET).await? {
+            // At least one lane had a full set.
+            Some(settled) => Marked { settled, has_more: settled >= SET.unsigned_abs() },
+            None => Marked {
+                settled: self.say_around(connection, Say::Settled, self.part).await?,
+                has_more: false,
+            },
+        })
     }
 
     /// Somebody has a row locked. What is behind it in its lane waits, what is before it and in other lanes does not.
-    async fn settle_around(&self, connection: &mut PgConnection) -> Result<Marked> {
-        let mut marked = Marked::default();
-        for number in (0..self.lanes).filter(|lane| lane % self.part.of == self.part.number) {
+    async fn say_around(&self, connection: &mut PgConnection, say: Say, part: Part) -> Result<u64> {
+        let mut count = 0;
+        for number in (0..self.lanes).filter(|lane| lane % part.of == part.number) {
             let lane = Part { number, of: self.lanes };
             for set in FEWER {
-                let begun = Instant::now();
-                let settled = self.lifecycle.settle(connection, lane, set).await;
-                if let Some(settled) = unless_locked(begun, settled)? {
-                    marked.settled += settled;
+                if let Some(said) = self.say(connection, say, lane, set).await? {
+                    count += said;
                     break;
                 }
             }
         }
-        Ok(marked)
+        Ok(count)
     }
-}
 
-/// `None` if somebody has one of the rows locked. For a row nobody waits long; who has waited for as long as the session lets him has met a lock on a
-/// table, and there is no way around that.
-fn unless_locked<T>(begun: Instant, done: Result<T>) -> Result<Option<T>> {
-    match done {
-        Err(error) if error.is_locked() && begun.elapsed() < PATIENCE => Ok(None),
-        done => done.map(Some),
+    /// Of how many rows; `None` if somebody has one of them locked. For a row nobody waits long; who has waited for as long as the session lets
+    /// him has met a lock on a table, and there is no way around that.
+    async fn say(
+        &self,
+        connection: &mut PgConnection,
+        say: Say,
+        part: Part,
+        set: i64,
+    ) -> Result<Option<u64>> {
+        let begun = Instant::now();
+        match self.lifecycle.say(connection, say, part, set).await {
+            Err(error) if error.is_locked() && begun.elapsed() < PATIENCE => Ok(None),
+            said => said.map(Some),
+        }
     }
 }

@@ -138,7 +138,8 @@ fn cleaned(mapping: &Mapping) -> Option<String> {
     let sent = mapping.sent.as_ref()?;
     Some(format!(
         "delete from {name} o where o.{id} in (
-            select c.{id} from {name} c where c.{sent} is not null and c.{sent} < {then} order by c.{sent} limit {BATCH})
+            select c.{id} from {name} c where c.{sent} is not null and c.{sent} < {then} order by c.{sent} limit {BATCH}
+            for update skip locked)
           and o.{sent} is not null",
         name = mapping.shape.name,
         id = mapping.id.ident,

@@ -46,6 +46,9 @@ pub(super) fn not_adopted(mapping: &Mapping, row: &str) -> String {
 const SET_ROWS: i64 = 1000;
 const SET_BYTES: i64 = 64 << 20;
 
+/// How many rows are looked at in one go for some that nobody has locked.
+const WIDEST: i32 = 50_000;
+
 /// Whether a row that was taken goes: by polling, nothing else could say that of one that has no mark.
 fn is_deleted(mapping: &Mapping, mode: Mode) -> bool {
     mode == Mode::Poll && !mapping.is_marked()
@@ -91,7 +94,7 @@ fn taken(mapping: &Mapping, mode: Mode, which: &str, limit: &str, locked: Locked
     select o.{id} as id, {key} as key, row_number() over (order by {sorted}) as place from {name} o
     where {which}
       and {fit}
-      and not coalesce({key} = any (mover.passed), false)
+      and coalesce({key} not in (select p.key from unnest(mover.passed) as p (key)), true)
     order by {sorted}
     limit {limit}),
 free as materialized (
@@ -174,6 +177,9 @@ from (
 /// The body of the mover's function of a keeper's uuid and a number of rows: how many rows it moved, or -1 if another one keeps the table.
 ///
 /// What the table's triggers defer is done before it ends: behind it nothing has the rights of the table's owner.
+///
+/// The table's triggers and foreign keys may want something that somebody has locked, who may want a row next that is held here: as for marks,
+/// nobody waits until the server ends him for that. Who holds a single row can wait for longer, and comes through where much is locked for moments.
 pub(super) fn mover(outbox: &Outbox, mapping: &Mapping) -> Option<String> {
     if outbox.mode != Mode::Poll {
         return None;
@@ -187,10 +193,12 @@ declare
     filled bigint;
     passed text[] := '{{}}';
     waiting text[];
+    page_rows integer := $2;
 begin
     if not postrider.hold_keeper({name}::text, $1) then
         return -1;
     end if;
+    perform pg_catalog.set_config('lock_timeout', case when $2 > 1 then '20ms' else '200ms' end, true);
     {moved}
     set constraints all immediate;
     return moved;
@@ -204,26 +212,28 @@ end
 /// Rows of one key must not overtake each other. Most of the time nobody has locked one: then nothing is looked at twice, which took a third of
 /// the time.
 fn moved(mapping: &Mapping) -> String {
-    let transfer = |locked| transfer(mapping, Mode::Poll, &untaken(mapping), "$2", locked);
+    let transfer = |limit, locked| transfer(mapping, Mode::Poll, &untaken(mapping), limit, locked);
     if mapping.key.is_none() {
-        return format!("{};", transfer(Locked::Skipped));
+        return format!("{};", transfer("$2", Locked::Skipped));
     }
     format!(
         "begin
         {free};
     exception when lock_not_available then
-        -- What waits behind rows that are locked is passed over, and the batch filled with others.
+        -- What waits behind rows that are locked is passed over, and the batch filled with others. Each page is twice the one before:
+        -- all that is passed over is walked again for each.
         filled := 0;
         loop
             {awaited};
             filled := filled + moved;
             exit when waiting is null or filled >= $2;
             passed := passed || waiting;
+            page_rows := least(2 * page_rows, {WIDEST});
         end loop;
         moved := filled;
     end;",
-        free = transfer(Locked::Refused),
-        awaited = transfer(Locked::Awaited),
+        free = transfer("$2", Locked::Refused),
+        awaited = transfer("mover.page_rows", Locked::Awaited),
     )
 }
 

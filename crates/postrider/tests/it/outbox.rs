@@ -4,6 +4,7 @@ mod again;
 mod bypass;
 mod inspection;
 mod keeping;
+mod locks;
 mod misfits;
 mod poll;
 mod safety;

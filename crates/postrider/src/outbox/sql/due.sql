@@ -22,6 +22,7 @@ due as materialized (
     cross join lateral (
         select a.lane, a.seq, a.event, a.source_id, a.born from postrider.all_adopted a
         where a.lane = l.lane and a.seq <= l.position and a.attempts is null and a.outbox = $1
+          and not exists (select from postrider.parked p where p.id = a.event)
         order by a.lane, a.seq limit $2) a
     where (not exists (select from late) or not exists (
         -- Its transaction was open when a cursor moved past it. An event that is gone was settled by everybody.
@@ -29,7 +30,6 @@ due as materialized (
         join cursors c on c.lane = e.lane
         where e.lane = a.lane and e.seq = a.seq and e.id = a.event
           and not pg_visible_in_snapshot(e.xid, c.snapshot)
-          and not coalesce(e.seq <= c.late_position and pg_visible_in_snapshot(e.xid, c.target), false)))
-      and not exists (select from postrider.parked p where p.id = a.event)),
+          and not coalesce(e.seq <= c.late_position and pg_visible_in_snapshot(e.xid, c.target), false)))),
 gone as (
     delete from postrider.all_adopted a using due d where a.lane = d.lane and a.seq = d.seq and a.event = d.event)
