@@ -127,7 +127,8 @@ impl Pipeline {
         }
         match delivered.unavailable {
             Some(unavailable) => self.on_unavailable(&unavailable, is_awaited),
-            None => self.on_available(),
+            None if delivered.is_asked => self.on_available(),
+            None => {}
         }
     }
 

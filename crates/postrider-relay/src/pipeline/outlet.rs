@@ -32,6 +32,8 @@ pub(super) struct Delivered {
     /// For each record, in order.
     pub(super) sent: Vec<Sent>,
     pub(super) unavailable: Option<Unavailable>,
+    /// The far side was asked at all: where every event is filtered, refused or waits behind another, nothing is known of it.
+    pub(super) is_asked: bool,
     /// Of those that were delivered, how many nobody has got, as the configuration wants it.
     pub(super) dropped: u64,
     pub(super) took: Duration,
@@ -70,11 +72,18 @@ impl Outlet {
         let begun = Instant::now();
         if records.is_empty() {
             let unavailable = self.open().await.err();
-            return Delivered { sent: Vec::new(), unavailable, dropped: 0, took: begun.elapsed() };
+            return Delivered {
+                sent: Vec::new(),
+                unavailable,
+                is_asked: true,
+                dropped: 0,
+                took: begun.elapsed(),
+            };
         }
         let (mut sent, messages, places) = self.prepare(records, is_held);
         let (mut unavailable, mut dropped) = (None, 0);
-        if !messages.is_empty() {
+        let is_asked = !messages.is_empty();
+        if is_asked {
             let report = self.send(&messages).await;
             debug_assert_eq!(report.outcomes.len(), messages.len(), "an outcome for each event");
             for (place, outcome) in places.into_iter().zip(report.outcomes) {
@@ -88,7 +97,7 @@ impl Outlet {
             dropped = self.sink.as_ref().map_or(0, |sink| sink.dropped());
         }
         keep_order(records, &mut sent);
-        Delivered { sent, unavailable, dropped, took: begun.elapsed() }
+        Delivered { sent, unavailable, is_asked, dropped, took: begun.elapsed() }
     }
 
     /// What needs no sink is decided here; the rest becomes messages, with their places.

@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use postrider_relay::sinks::Target;
+use postrider_relay::sinks::file::FileConfig;
 use postrider_relay::{Ordering, Retry, SinkSettings, State};
 use sqlx::Row as _;
 
+use crate::scratch::Scratch;
 use crate::support::{Answer, Probe, assert_in_order, database, emit, emit_many, sink, start, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,6 +103,36 @@ async fn a_refused_event_holds_its_key_and_nothing_else() {
     probe.wait_for(7).await;
     relay.stop().await;
     assert_eq!(probe.taken().len(), 7);
+}
+
+/// Events that wait behind a dead one are sent to nobody: nothing is learnt from them about a sink that is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_is_away_is_not_back_because_nothing_was_sent_to_it() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let probe = Probe::answering(|_| Answer::Refuse);
+    let retry = Retry { max_attempts: 1, ..Retry::default() };
+    let relay = start(&database, vec![SinkSettings { retry, ..sink("events", probe.target()) }]);
+    emit(&mut writer, "bad", Some("a")).await;
+    until(&mut writer, "select exists (select from postrider.parked where state = 'dead')").await;
+    relay.stop().await;
+
+    // A file below a file cannot be opened.
+    let scratch = Scratch::new();
+    std::fs::write(scratch.join("file"), "").unwrap();
+    let target = Target::File(FileConfig::new(scratch.join("file/events.ndjson")));
+    let relay = start(&database, vec![sink("events", target)]);
+    let mut attempts = 0;
+    while attempts < 4 {
+        emit(&mut writer, "behind", Some("a")).await;
+        until(&mut writer, "select count(*) = (select count(*) from postrider.events) from postrider.parked")
+            .await;
+        if let State::Waiting { attempt, .. } = relay.status()[0].state {
+            assert!(attempt >= attempts, "it was there in between: {attempt} after {attempts}");
+            attempts = attempt;
+        }
+    }
+    relay.stop().await;
 }
 
 /// The database is asked for news once a second; a schedule in milliseconds must not wait for that.
