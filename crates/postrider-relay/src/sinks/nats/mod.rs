@@ -170,8 +170,9 @@ fn headers(message: &Message<'_>, stream: &str, sink: &str) -> Result<HeaderMap,
         if name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
             return Err(format!("its header {name:?} would be an order to NATS"));
         }
-        let name_of =
-            HeaderName::from_str(name).map_err(|_| format!("{name:?} is no name of a header in NATS"))?;
+        // One without a name is dropped by the server.
+        let known = HeaderName::from_str(name).ok().filter(|_| !name.is_empty());
+        let name_of = known.ok_or_else(|| format!("{name:?} is no name of a header in NATS"))?;
         headers.insert(name_of, value(name, text)?);
     }
     Ok(headers)
@@ -226,5 +227,16 @@ mod tests {
             assert_eq!(headers.get(name).map(HeaderValue::as_str), Some(expected), "{name}");
         }
         assert_eq!(headers.len(), 5, "{headers:?}");
+    }
+
+    #[test]
+    fn a_header_that_nobody_would_get_is_refused() {
+        let events = [(Some("a"), "x")];
+        let records = records(&events);
+        for name in ["", "two words", "Nats-Rollup"] {
+            let mut batch = batch(&records, &events);
+            batch[0].headers = vec![(name.to_owned(), "x".to_owned())];
+            assert!(headers(&batch[0], "events", "bus").is_err(), "{name:?}");
+        }
     }
 }
