@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use super::{plan, recapture};
-use crate::config::{self, Declared};
+use crate::config::{self, Declared, Overrides};
 use crate::connect::Target;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -101,7 +101,12 @@ impl Apply {
             .fetch_all(connection)
             .await
             .map_err(log::Error::from)?;
-        let configured = config::sinks(&self.target.source)?.unwrap_or_default();
+        let configured = config::sinks(&self.target.source)?;
+        if configured.is_none() && known.is_empty() && self.target.source.file().is_some() {
+            // What no relay would start with has no sinks, and says why.
+            config::load(&self.target.source, &Overrides::default())?;
+        }
+        let configured = configured.unwrap_or_default();
         let missing: Vec<&str> = configured
             .iter()
             .filter(|sink| sink.start != log::Start::Earliest && !known.contains(&sink.name))

@@ -81,7 +81,7 @@ pub(super) fn table(parked: &[Parked]) -> String {
             vec![
                 event.id.to_string(),
                 output::plain(&event.sink),
-                output::plain(&event.r#type),
+                shortened(output::plain(&event.r#type), 60),
                 output::plain(event.key.as_deref().unwrap_or("-")),
                 event.state.word().to_owned(),
                 event.attempts.to_string(),
@@ -102,11 +102,14 @@ pub(super) fn why(event: &Parked) -> String {
         (None, Some(only), None) | (None, None, Some(only)) => only.clone(),
         (None, None, None) => "-".to_owned(),
     };
-    let text = output::plain(&text);
-    if text.chars().count() <= LONGEST {
+    shortened(output::plain(&text), LONGEST)
+}
+
+fn shortened(text: String, longest: usize) -> String {
+    if text.chars().count() <= longest {
         return text;
     }
-    text.chars().take(LONGEST - 1).chain(['…']).collect()
+    text.chars().take(longest - 1).chain(['…']).collect()
 }
 
 /// Without payload and history: those are for `show`.
