@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use postrider_testkit::{Broker as Server, Kafka};
@@ -10,7 +10,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, StreamConsumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 
@@ -72,12 +72,25 @@ impl Counter {
         tokio::task::spawn_blocking(move || {
             let mut count = 0;
             for partition in 0..PARTITIONS {
-                let (low, high) = consumer.fetch_watermarks(&topic, partition, PATIENCE)?;
+                let (low, high) = watermarks(&consumer, &topic, partition)?;
                 count += u64::try_from(high - low)?;
             }
             Ok(count)
         })
         .await?
+    }
+}
+
+/// A partition that was made a moment ago may have no leader yet.
+fn watermarks(consumer: &BaseConsumer, topic: &str, partition: i32) -> KafkaResult<(i64, i64)> {
+    let begun = Instant::now();
+    loop {
+        match consumer.fetch_watermarks(topic, partition, PATIENCE) {
+            Err(KafkaError::MetadataFetch(
+                RDKafkaErrorCode::NotLeaderForPartition | RDKafkaErrorCode::LeaderNotAvailable,
+            )) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
+            fetched => return fetched,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use postrider_testkit::bench::{Bench, Figure, Goal, quantile};
 use postrider_testkit::{Database, PostgresServer};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -19,7 +20,10 @@ const RATE: u32 = 3_000;
 const TOGETHER: u32 = 10;
 const PRODUCERS: u32 = 4;
 const CHANGE: &str = "outage, the largest change of a median delay";
-const PHASES: [&str; 3] = ["before", "during", "after"];
+/// The third is as long as the one that was down needs for what it has missed.
+const PHASES: [&str; 4] = ["before", "during", "catching up", "after"];
+/// Until everybody is at work: Kafka's first events wait for its compiler.
+const WARM_UP: Duration = Duration::from_secs(15);
 
 /// A broker whose messages are read as they come.
 pub(crate) trait Listener: Broker + Send + Sync + 'static {
@@ -113,24 +117,31 @@ pub(crate) async fn figures(server: &PostgresServer, bench: &mut Bench) -> Resul
     let Stage { heard, mut listeners, names, .. } = stage;
 
     let begin = heard.begin;
-    let load = produce(&database, begin, phase * 3 + Duration::from_secs(2));
+    let (stop, stopped) = watch::channel(false);
+    let load = produce(&database, begin, stopped);
     let outage = async {
-        // Two seconds to get to work.
-        tokio::time::sleep(Duration::from_secs(2) + phase).await;
+        let mut moments = Vec::new();
+        let mut note = || Processors::now().map(|processors| moments.push((begin.elapsed(), processors)));
+        tokio::time::sleep(WARM_UP).await;
+        note()?;
+        tokio::time::sleep(phase).await;
         down.crash().await?;
-        let killed = begin.elapsed();
+        note()?;
         tokio::time::sleep(phase).await;
         down.revive().await?;
-        anyhow::Ok((killed, begin.elapsed()))
+        note()?;
+        caught_up(&database, names[0]).await?;
+        note()?;
+        tokio::time::sleep(phase).await;
+        note()?;
+        stop.send_replace(true);
+        anyhow::Ok(moments)
     };
-    let started = begin.elapsed() + Duration::from_secs(2);
-    let (produced, outage) = tokio::join!(load, outage);
-    let ended = begin.elapsed();
-    let (killed, revived) = outage?;
-    let produced = produced?;
+    let (produced, moments) = tokio::try_join!(load, outage)?;
     ensure!(relay.try_wait()?.is_none(), "the relay has ended");
-    let until = |one: Duration, other: Duration| (one.as_secs_f64() * 1e3, other.as_secs_f64() * 1e3);
-    let phases = [until(started, killed), until(killed, revived), until(revived, ended)];
+    let millis = |moment: Duration| moment.as_secs_f64() * 1e3;
+    let phases: Vec<(f64, f64)> =
+        moments.windows(2).map(|pair| (millis(pair[0].0), millis(pair[1].0))).collect();
     // One that was left behind would only count what came soon.
     let patience = Instant::now() + Duration::from_mins(2);
     for broker in names.iter().skip(1) {
@@ -144,36 +155,82 @@ pub(crate) async fn figures(server: &PostgresServer, bench: &mut Bench) -> Resul
 
     let killed = names[0];
     println!(
-        "{RATE} events/s offered, {TOGETHER} in a transaction; {killed} down in between; ms from writing to reading, p50"
+        "{RATE} events/s offered, {TOGETHER} in a transaction; {killed} down in between; ms from writing to reading"
     );
-    println!("{:12}{:>10}{:>10}{:>10}", "", PHASES[0], PHASES[1], PHASES[2]);
-    let mut largest: f64 = 0.0;
+    let mut largest = [0.0_f64; PHASES.len()];
     for broker in names.into_iter().skip(1) {
         let medians = heard.medians(broker, &phases);
-        println!("{broker:12}{:>10.2}{:>10.2}{:>10.2}", medians[0], medians[1], medians[2]);
-        for (name, median) in PHASES.iter().zip(&medians) {
+        for ((name, median), largest) in PHASES.iter().zip(&medians).zip(&mut largest) {
             bench.add(Figure::measured(&format!("outage, {broker} {name}, p50"), "ms", *median));
+            *largest = largest.max((median / medians[0] - 1.0).abs());
         }
-        let change = medians.iter().map(|median| (median / medians[0] - 1.0).abs()).fold(0.0, f64::max);
-        largest = largest.max(change);
     }
-    bench.add(Figure::measured(CHANGE, "%", 100.0 * largest).goal(Goal::Below(20.0)));
+    for (name, pair) in PHASES.iter().zip(moments.windows(2)) {
+        let busy = 100.0 * pair[1].1.busy_since(&pair[0].1);
+        bench.add(Figure::measured(&format!("outage, {name}, processors at work"), "%", busy));
+    }
+    for (name, largest) in PHASES.iter().zip(largest).skip(1) {
+        bench.add(
+            Figure::measured(&format!("{CHANGE}, {name}"), "%", 100.0 * largest).goal(Goal::Below(20.0)),
+        );
+    }
     Ok(())
 }
 
+/// Waits until a sink has what it has missed.
+async fn caught_up(database: &Database, sink: &str) -> Result<()> {
+    let mut connection = database.connect().await?;
+    let patience = Instant::now() + Duration::from_mins(5);
+    loop {
+        let waiting: i64 = sqlx::query_scalar(
+            "select coalesce(sum(b.events), 0)::bigint from postrider.backlog b join postrider.sinks s on s.sink = b.sink where s.name = $1",
+        )
+        .bind(sink)
+        .fetch_one(&mut connection)
+        .await?;
+        if waiting < i64::from(RATE) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < patience, "{waiting} events still wait for {sink}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// What all processors have done so far, in ticks.
+struct Processors {
+    idle: f64,
+    all: f64,
+}
+
+impl Processors {
+    fn now() -> Result<Self> {
+        let stat = std::fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+        let line = stat.lines().next().context("/proc/stat has a first line")?;
+        // user nice system idle iowait irq softirq steal
+        let ticks: Vec<f64> =
+            line.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
+        ensure!(ticks.len() == 8, "/proc/stat has other columns: {line}");
+        Ok(Self { idle: ticks[3] + ticks[4], all: ticks.iter().sum() })
+    }
+
+    fn busy_since(&self, earlier: &Self) -> f64 {
+        1.0 - (self.idle - earlier.idle) / (self.all - earlier.all)
+    }
+}
+
 /// Writes events at the rate that is offered, each with the moment at which it was written. How many.
-async fn produce(database: &Database, begin: Instant, time: Duration) -> Result<usize> {
+async fn produce(database: &Database, begin: Instant, stopped: watch::Receiver<bool>) -> Result<usize> {
     let mut producers = JoinSet::new();
     let pause = Duration::from_secs(1) * TOGETHER * PRODUCERS / RATE;
     let together = usize::try_from(TOGETHER)?;
     for producer in 0..PRODUCERS {
         let mut connection = database.connect().await?;
+        let stopped = stopped.clone();
         producers.spawn(async move {
             let mut ticks = interval(pause);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-            let end = Instant::now() + time;
             let (mut number, mut written) = (producer, 0);
-            while Instant::now() < end {
+            while !*stopped.borrow() {
                 ticks.tick().await;
                 let at = begin.elapsed().as_secs_f64() * 1000.0;
                 let (mut payloads, mut keys) = (Vec::new(), Vec::new());

@@ -17,6 +17,16 @@ const STREAM: &str = "events:order";
 
 pub(crate) struct Measured(Server<Redis>);
 
+impl Measured {
+    /// Redis begins to rewrite its file by itself too, and does so once at a time.
+    async fn rewritten(&self) -> Result<()> {
+        while self.0.say(["INFO", "persistence"]).await?.contains("aof_rewrite_in_progress:1") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}
+
 impl Broker for Measured {
     const NAME: &'static str = "redis";
     const GOAL: f64 = 0.8;
@@ -42,11 +52,9 @@ impl Broker for Measured {
     async fn empty(&self) -> Result<()> {
         self.0.ask(["FLUSHALL"]).await?;
         // What was appended until now is not what the next one is to be charged for.
+        self.rewritten().await?;
         self.0.ask(["BGREWRITEAOF"]).await?;
-        while self.0.say(["INFO", "persistence"]).await?.contains("aof_rewrite_in_progress:1") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
+        self.rewritten().await
     }
 
     async fn count(&self) -> Result<u64> {
