@@ -170,6 +170,8 @@ async fn rows_that_wait_are_taken_only_for_sinks_that_get_them() {
         let mut command = file.command(&database, &["apply"]);
         crate::support::End::of(command.env("DATABASE_URL", database.url_as(&owner)))
     };
+    let end = applied("log: { lease: 1s }\n").expect(78);
+    assert!(end.stderr.contains("lease"), "a file that no relay starts with: {}", end.stderr);
     let end = applied("  bus: { 'null': {} }\n").expect(78);
     assert!(end.stderr.contains("the sink bus has not been started"), "{}", end.stderr);
     assert_eq!(ask(&database, "select count(*) from postrider.events").await, "0");
