@@ -137,12 +137,12 @@ fn settings(mapping: &Mapping) -> String {
 }
 
 /// What makes a function, and gives it to the table's owner. Anew: one that somebody else has put there before would stay his, or called by
-/// whom he has let.
+/// whom he has let. Its statements are planned for each call: tables that were empty when a session was new are large when it matters.
 fn made(mapping: &Mapping, signature: &str, body: &str, settings: &str) -> Vec<String> {
     vec![
         format!("drop function if exists {signature}"),
         format!(
-            "create function {signature} returns bigint\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set row_security = on{settings}\nas {}",
+            "create function {signature} returns bigint\n    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set row_security = on set plan_cache_mode = force_custom_plan{settings}\nas {}",
             dollar_quoted(body)
         ),
         format!("revoke all on function {signature} from public"),

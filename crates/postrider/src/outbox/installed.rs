@@ -56,7 +56,7 @@ pub(super) async fn body_of(
     table: i64,
 ) -> Result<Option<(String, bool)>> {
     Ok(sqlx::query_as(
-        "select p.prosrc, p.prosecdef and coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)
+        "select p.prosrc, p.prosecdef and coalesce(p.proconfig @> array['search_path=pg_catalog, pg_temp', 'plan_cache_mode=force_custom_plan'], false)
                 and pg_has_role(p.proowner, c.relowner, 'member') and (not o.rolsuper or c.relowner = p.proowner)
                 -- He is let to record: REASSIGN OWNED gives away no rights.
                 and has_schema_privilege(p.proowner, 'postrider', 'usage') and exists (

@@ -64,8 +64,9 @@ impl Lifecycle {
             Say::Refused => &self.refused,
             Say::Freed => &self.freed,
         };
-        let (before, marked, after, count): (String, Option<i64>, String, i64) =
-            sqlx::query_as(AssertSqlSafe(statement.clone()))
+        let (before, marked, after, count): (String, Option<i64>, String, i64) = sqlx::query_as(AssertSqlSafe(statement.clone()))
+                // Planned for what the tables hold now: notes that were none when the session was new are many when it matters.
+                .persistent(false)
                 .bind(&self.outbox)
                 .bind(set)
                 .bind(part.of)

@@ -1,5 +1,6 @@
 //! The plans of the reading statement, and what a round costs whatever the history is.
 
+mod adopted;
 mod parked;
 
 use std::sync::atomic::{AtomicU32, Ordering};

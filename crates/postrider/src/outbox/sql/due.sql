@@ -22,7 +22,7 @@ due as materialized (
     cross join lateral (
         select a.lane, a.seq, a.event, a.source_id, a.born from postrider.all_adopted a
         where a.lane = l.lane and a.seq <= l.position and a.attempts is null and a.outbox = $1
-          and not exists (select from postrider.parked p where p.id = a.event)
+          and not exists (select from postrider.parked p where p.id = a.event offset 0)
         order by a.lane, a.seq limit $2) a
     where (not exists (select from late) or not exists (
         -- Its transaction was open when a cursor moved past it. An event that is gone was settled by everybody.

@@ -2,6 +2,6 @@
 with freed as materialized (
     select a.lane, a.seq, a.event, a.source_id, a.born, a.attempts
     from postrider.all_adopted a
-    where a.outbox = $1 and a.lane % $3 = $4 and a.attempts is not null and not exists (select from postrider.parked p where p.id = a.event)
+    where a.outbox = $1 and a.lane % $3 = $4 and a.attempts is not null and not exists (select from postrider.parked p where p.id = a.event offset 0)
     order by a.lane, a.seq
     limit $2)
