@@ -64,15 +64,15 @@ impl Lifecycle {
             Say::Refused => &self.refused,
             Say::Freed => &self.freed,
         };
-        let (before, marked, after, count): (String, Option<i64>, String, i64) = sqlx::query_as(AssertSqlSafe(statement.clone()))
-                // Planned for what the tables hold now: notes that were none when the session was new are many when it matters.
-                .persistent(false)
-                .bind(&self.outbox)
-                .bind(set)
-                .bind(part.of)
-                .bind(part.number)
-                .fetch_one(connection)
-                .await?;
+        // Planned for what the tables hold now: notes that were none when the session was new are many when it matters.
+        let planned_now = sqlx::query_as(AssertSqlSafe(statement.clone())).persistent(false);
+        let (before, marked, after, count): (String, Option<i64>, String, i64) = planned_now
+            .bind(&self.outbox)
+            .bind(set)
+            .bind(part.of)
+            .bind(part.number)
+            .fetch_one(connection)
+            .await?;
         answered(&self.outbox, (before, marked, after))?;
         Ok(count.unsigned_abs())
     }
