@@ -133,7 +133,7 @@ async fn life(
     let mut pace = Pace::new(outbox.interval);
     let mut is_claimed = false;
     let mut stands_by_since = None;
-    let mut locked = Locked::default();
+    let mut held_up = Locked::default();
     loop {
         let begun = Instant::now();
         let worked = match keeper.work(&mut connection).await {
@@ -157,7 +157,7 @@ async fn life(
             word.moved += worked.moved;
             worked.moved > 0 || before != word.is_held
         });
-        locked.tell(outbox, worked.is_locked, begun);
+        held_up.tell(outbox, worked.is_locked, begun);
         stands_by_since = worked.stands_by.then(|| stands_by_since.unwrap_or(begun));
         // One that has died keeps the table until its lease is over.
         let is_left_to_others = stands_by_since.is_some_and(|since| since.elapsed() > settings.log.lease);
@@ -200,7 +200,7 @@ impl Locked {
                 outbox = outbox.name,
                 remedy = "pg_stat_activity and pg_locks show who it is: end that transaction",
                 "somebody has the outbox table locked, rows whose claim is stale, or what the table's triggers and foreign keys want; \
-                 nothing is taken until he is done"
+                 nothing is taken until that transaction ends"
             );
         }
     }
