@@ -4,6 +4,7 @@ mod backoff;
 mod deliver;
 mod errand;
 mod held;
+mod lanes;
 mod outlet;
 mod parked;
 mod recent;
@@ -28,11 +29,11 @@ use self::held::HeldKeys;
 use self::outlet::Outlet;
 use self::recent::{Known, Recent};
 use self::refusals::Refusals;
-use self::remembered::{Past, Remembered, Which};
+use self::remembered::Remembered;
 use self::retries::Retries;
 use self::settle::Settlements;
 use self::tell::Sending;
-use self::window::{Fate, Part, Window};
+use self::window::Window;
 use crate::face::Face;
 use crate::settings::SinkSettings;
 use crate::sink::BoxFuture;
@@ -188,39 +189,6 @@ impl Pipeline {
         }
     }
 
-    /// Forgets what was read in lanes that are not ours any more, or through a connection that is gone: it is read again. Before
-    /// anything else is done: what is read next must not be mixed with it, nor sent when others may have sent it.
-    fn forget_lost(&mut self) {
-        let (reader, remembered) = (&self.reader, &mut self.remembered);
-        let keys = self.window.retain(
-            |batch, lane| reader.holds(batch, lane),
-            |record, refused| remembered.add(Which::of(record), Past::of(refused)),
-        );
-        self.on_forgotten(&keys);
-    }
-
-    /// Others are to have some lanes. What was read of them and not sent is theirs to send, however much it is and however slow the sink:
-    /// it is enough that what was sent is settled. One look at them decides both what is given back and what is not sent.
-    fn give_way(&mut self) {
-        self.retiring = self.reader.retiring();
-        let sending = self.sending.as_ref().map(|sending| &sending.lanes);
-        let is_begun =
-            |lane: i16| self.window.is_owing(lane) || sending.is_some_and(|lanes| lanes.contains(&lane));
-        let mut lanes = self.reader.tenures();
-        lanes.retain(|lane, _| self.retiring.contains(lane) && !is_begun(*lane));
-        self.reader.give_back(lanes);
-    }
-
-    /// Of a sink that only one relay can have open, who has no lanes any more must not keep it from who has them now.
-    fn leave_to_others(&mut self) {
-        if self.settings.target.is_exclusive()
-            && self.reader.tenures().is_empty()
-            && let Some(outlet) = &mut self.outlet
-        {
-            outlet.let_go();
-        }
-    }
-
     /// Where it has nothing to deliver any more, what it could not do is not its concern any more.
     fn get_over_failures(&mut self) {
         let is_idle = self.delivering.is_none()
@@ -229,45 +197,6 @@ impl Pipeline {
             && self.opening().is_none();
         if self.failures > 0 && (is_idle || self.reader.tenures().is_empty()) {
             self.failures = 0;
-        }
-    }
-
-    /// Forgets all other lanes of the window.
-    fn keep(&mut self, is_kept: impl Fn(&Batch, i16) -> bool) {
-        let remembered = &mut self.remembered;
-        let keys = self
-            .window
-            .retain(is_kept, |record, refused| remembered.add(Which::of(record), Past::of(refused)));
-        self.on_forgotten(&keys);
-    }
-
-    fn on_forgotten(&mut self, keys: &[String]) {
-        for key in keys {
-            self.held.on_parked(key);
-        }
-        if !self.remembered.is_empty() {
-            // What is on its way to be parked looks as if it were delivered.
-            for event in &self.parking {
-                event.correct(&mut self.remembered);
-            }
-        }
-    }
-
-    /// What is known of these from before holds again.
-    fn recall(&mut self, parts: &[Part]) {
-        for part in parts {
-            if self.remembered.is_empty() {
-                return;
-            }
-            let fates: Vec<Fate> = part
-                .records()
-                .iter()
-                .map(|record| match self.remembered.take(Which::of(record)) {
-                    Some(past) => self.fate(record, past),
-                    None => Fate::Unsent,
-                })
-                .collect();
-            self.window.on_fates(part, fates);
         }
     }
 }
