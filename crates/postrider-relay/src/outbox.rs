@@ -21,6 +21,7 @@ use crate::settings::RelaySettings;
 const LAST: Duration = Duration::from_secs(2);
 /// From when on it is said that somebody has something locked.
 const PATIENCE: Duration = Duration::from_secs(4);
+const WHOSE_LOCK: &str = "pg_stat_activity and pg_locks show who it is: end that transaction";
 
 /// A table that is kept.
 pub(crate) struct Kept {
@@ -157,7 +158,14 @@ async fn life(
             word.moved += worked.moved;
             worked.moved > 0 || before != word.is_held
         });
-        held_up.tell(outbox, worked.is_locked, begun);
+        if held_up.is_news(worked.is_locked, begun) {
+            tracing::warn!(
+                outbox = outbox.name,
+                remedy = WHOSE_LOCK,
+                "somebody has the outbox table locked, rows whose claim is stale, or what the table's triggers and foreign keys want; \
+                 nothing is taken until that transaction ends"
+            );
+        }
         stands_by_since = worked.stands_by.then(|| stands_by_since.unwrap_or(begun));
         // One that has died keeps the table until its lease is over.
         let is_left_to_others = stands_by_since.is_some_and(|since| since.elapsed() > settings.log.lease);
@@ -182,7 +190,7 @@ async fn life(
     }
 }
 
-/// Since when somebody has had something locked without which nothing is moved, and whether that was said.
+/// Since when somebody has had something locked, and whether that was said.
 #[derive(Default)]
 struct Locked {
     since: Option<Instant>,
@@ -190,19 +198,13 @@ struct Locked {
 }
 
 impl Locked {
-    fn tell(&mut self, outbox: &Outbox, is_locked: bool, now: Instant) {
+    /// Whether it is to be said now.
+    fn is_news(&mut self, is_locked: bool, now: Instant) -> bool {
         if !is_locked {
             *self = Self::default();
-            return;
+            return false;
         }
-        if self.since.get_or_insert(now).elapsed() > PATIENCE && !std::mem::replace(&mut self.is_told, true) {
-            tracing::warn!(
-                outbox = outbox.name,
-                remedy = "pg_stat_activity and pg_locks show who it is: end that transaction",
-                "somebody has the outbox table locked, rows whose claim is stale, or what the table's triggers and foreign keys want; \
-                 nothing is taken until that transaction ends"
-            );
-        }
+        self.since.get_or_insert(now).elapsed() > PATIENCE && !std::mem::replace(&mut self.is_told, true)
     }
 }
 

@@ -30,7 +30,7 @@ pub struct RelaySettings {
     pub tables: Vec<Table>,
     /// One pipeline each. Names are unique.
     pub sinks: Vec<SinkSettings>,
-    /// Adopted tables whose columns are kept true, and whose rows are moved where no trigger does it. One more connection each.
+    /// Adopted tables whose columns are kept true, and whose rows are moved where no trigger does it. Up to three more connections each.
     pub outboxes: Vec<Outbox>,
 }
 

@@ -192,6 +192,8 @@ fn set_logs(config: &Config) -> Result<(), Failure> {
 fn state(config: &Config) {
     /// Reading, settling, listening.
     const PER_SINK: usize = 3;
+    /// Keeping it; then two that mark rows, or one that moves and marks and one that listens.
+    const PER_OUTBOX: usize = 3;
     let settings = &config.relay;
     let sinks: Vec<String> =
         settings.sinks.iter().map(|sink| format!("{} ({})", sink.name, sink.target.kind())).collect();
@@ -199,7 +201,7 @@ fn state(config: &Config) {
     let connections = settings.sinks.len() * PER_SINK
         + settings.connections as usize
         + for_metrics
-        + 2 * settings.outboxes.len();
+        + settings.outboxes.len() * PER_OUTBOX;
     tracing::info!(
         relay = settings.name,
         sinks = sinks.join(", "),

@@ -8,7 +8,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::sync::watch;
 
 use super::pace::{Pace, Pauses};
-use super::{Trouble, options};
+use super::{Locked, Trouble, WHOSE_LOCK, options};
 use crate::settings::RelaySettings;
 
 /// What those who mark a table hear of who keeps it.
@@ -70,11 +70,20 @@ async fn life(
         return Ok(());
     };
     let mut pace = Pace::new(outbox.interval);
+    let mut held_up = Locked::default();
     while word.borrow_and_update().is_held {
         // What was settled before it was told is marked.
         let is_last = *stop.borrow();
         let begun = Instant::now();
         let round = marker.work(&mut connection).await?;
+        if held_up.is_news(round.is_locked, begun) {
+            tracing::warn!(
+                outbox = outbox.name,
+                remedy = WHOSE_LOCK,
+                "somebody has rows of the outbox table locked, or what its triggers and foreign keys want; they are delivered, and are not \
+                 marked until that transaction ends"
+            );
+        }
         if round.has_more {
             continue;
         }

@@ -93,12 +93,13 @@ pub(super) async fn of_table(
     // The server cannot do that to a partitioned table.
     let concurrently = if mapping.shape.partitioned { "" } else { " concurrently" };
     let mut complaints: Vec<Complaint> = security(connection, mapping).await?.into_iter().collect();
-    if mapping.has_lifecycle()
+    // Also where nothing is marked: a row that is taken by polling is claimed or deleted by its id.
+    if (mapping.has_lifecycle() || outbox.mode == Mode::Poll)
         && !indexes.iter().any(|(unique, first, _)| *unique && *first == mapping.id.name)
     {
         complaints.push(Complaint {
             problem: format!(
-                "{name} has no unique index on {}: a row's event could not be found again",
+                "{name} has no unique index on {}: a row could not be told from others of its id",
                 mapping.id.bare
             ),
             remedy: format!("create unique index{concurrently} on {name} ({});", mapping.id.bare),

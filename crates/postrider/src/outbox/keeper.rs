@@ -168,9 +168,14 @@ impl Keeper {
         if self.looks_at.is_some_and(|looks_at| begun < looks_at) {
             return Ok(());
         }
-        let found = self.looker.look(connection).await?;
+        let found = self.looker.look(connection).await;
         let (pause, times) = MISFITS;
         self.looks_at = Some(begun + pause.max(begun.elapsed() * times));
+        let found = match found {
+            // The next time, then.
+            Err(error) if error.is_locked() => return Ok(()),
+            found => found?,
+        };
         if found == self.misfits {
             return Ok(());
         }
@@ -195,7 +200,7 @@ impl Keeper {
         if self.renewed.is_some_and(|renewed| now.duration_since(renewed) < self.lease / 3) {
             return Ok(true);
         }
-        let held: Option<bool> = sqlx::query_scalar(
+        let held: Result<Option<bool>, sqlx::Error> = sqlx::query_scalar(
             "insert into postrider.keepers as k (outbox, owner, name, expires_at)
              values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4))
              on conflict (outbox) do update set owner = excluded.owner, name = excluded.name, expires_at = excluded.expires_at
@@ -207,7 +212,12 @@ impl Keeper {
         .bind(&self.name)
         .bind(self.lease.as_secs_f64())
         .fetch_optional(connection)
-        .await?;
+        .await;
+        let held = match held.map_err(Error::from) {
+            // By whoever has it, and moves a batch that takes long.
+            Err(error) if error.is_locked() => None,
+            held => held?,
+        };
         if self.renewed.is_none() && held.is_some() {
             self.claims = None;
         }

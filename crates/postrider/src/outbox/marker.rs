@@ -54,6 +54,8 @@ pub struct Marked {
     pub settled: u64,
     /// There is more to do at once.
     pub has_more: bool,
+    /// Somebody has the next row of a lane locked, or what its triggers want: it is tried again.
+    pub is_locked: bool,
 }
 
 impl Marker {
@@ -79,39 +81,39 @@ impl Marker {
             return Err(Error::NotCallable { table: self.table.clone(), function });
         }
         let begun = Instant::now();
-        // One of them tells of all.
-        if self.part.number == 0 && self.tells_at.is_none_or(|tells_at| begun >= tells_at) {
+        // Each of its own lanes: what another one tells of a row could come behind its mark.
+        if self.tells_at.is_none_or(|tells_at| begun >= tells_at) {
             let (pause, set, times) = REFUSALS;
             for say in [Say::Refused, Say::Freed] {
-                if self.say(connection, say, Part::WHOLE, set).await?.is_none() {
-                    self.say_around(connection, say, Part::WHOLE).await?;
+                if self.say(connection, say, self.part, set).await?.is_none() {
+                    self.say_around(connection, say).await?;
                 }
             }
             self.tells_at = Some(begun + pause.max(begun.elapsed() * times));
         }
         Ok(match self.say(connection, Say::Settled, self.part, SET).await? {
             // At least one lane had a full set.
-            Some(settled) => Marked { settled, has_more: settled >= SET.unsigned_abs() },
-            None => Marked {
-                settled: self.say_around(connection, Say::Settled, self.part).await?,
-                has_more: false,
-            },
+            Some(settled) => Marked { settled, has_more: settled >= SET.unsigned_abs(), is_locked: false },
+            None => self.say_around(connection, Say::Settled).await?,
         })
     }
 
     /// Somebody has a row locked. What is behind it in its lane waits, what is before it and in other lanes does not.
-    async fn say_around(&self, connection: &mut PgConnection, say: Say, part: Part) -> Result<u64> {
-        let mut count = 0;
-        for number in (0..self.lanes).filter(|lane| lane % part.of == part.number) {
+    async fn say_around(&self, connection: &mut PgConnection, say: Say) -> Result<Marked> {
+        let mut marked = Marked::default();
+        for number in (0..self.lanes).filter(|lane| lane % self.part.of == self.part.number) {
             let lane = Part { number, of: self.lanes };
+            let mut said = None;
             for set in FEWER {
-                if let Some(said) = self.say(connection, say, lane, set).await? {
-                    count += said;
+                said = self.say(connection, say, lane, set).await?;
+                if said.is_some() {
                     break;
                 }
             }
+            marked.settled += said.unwrap_or_default();
+            marked.is_locked |= said.is_none();
         }
-        Ok(count)
+        Ok(marked)
     }
 
     /// Of how many rows; `None` if somebody has one of them locked. For a row nobody waits long; who has waited for as long as the session lets

@@ -113,7 +113,7 @@ fn told(mapping: &Mapping) -> String {
     )
 }
 
-/// The body of the function: how many there are. By trigger no other row may wait and not be in the log, so any that does is one.
+/// The body of the function: how many there are. As for marks, nobody is waited for while rows are held here. By trigger no other row may wait and not be in the log, so any that does is one.
 pub(super) fn body(outbox: &Outbox, mapping: &Mapping, found_by: &str) -> String {
     let unfit = format!("not ({})", generate::fit(mapping, "o"));
     let which = match outbox.mode {
@@ -127,6 +127,7 @@ pub(super) fn body(outbox: &Outbox, mapping: &Mapping, found_by: &str) -> String
 declare
     found_rows bigint;
 begin
+    set local lock_timeout = '20ms';
     with misfits as materialized (
         select o.{id} as id, coalesce(o.{id}::text, 'no id') as source_id, {reason} as reason
         from {name} o

@@ -3,6 +3,7 @@
 use super::declaration::{Mode, Outbox};
 use super::generate::{Event, fit};
 use super::mapping::{Mapping, moment};
+use super::marks::COMMIT;
 use crate::capture::{Recorder, literal};
 
 /// Rows that nobody has sent and that are not in the log.
@@ -115,7 +116,7 @@ taken as materialized (
 }
 
 /// Claims, appends and marks in one statement, for a function that belongs to the table's owner. `which` are the rows, `limit` how many
-/// of them; their number goes into `moved`, and the keys that wait for a row that is locked into `waiting`, where any could. By polling, a row in
+/// of them; their number goes into `moved`, and where any could be locked the keys that wait into `waiting`, and how many rows were looked at into `looked`. By polling, a row in
 /// which nothing can say that it was taken is deleted.
 fn transfer(mapping: &Mapping, mode: Mode, which: &str, limit: &str, locked: Locked) -> String {
     let event = Event::of(mapping, "t");
@@ -137,7 +138,7 @@ marked as (update {name} o set {} = {} from taken t where o.{id} = t.{id})",
     let taken = taken(mapping, mode, which, limit, locked);
     let places = || mapping.order.iter().enumerate();
     let (waiting, into) = if locked == Locked::Awaited {
-        (", (select array_agg(l.key) from locked l)", "moved, waiting")
+        (", (select array_agg(l.key) from locked l), (select count(*) from page)", "moved, waiting, looked")
     } else {
         ("", "moved")
     };
@@ -193,6 +194,7 @@ declare
     passed text[] := '{{}}';
     waiting text[];
     page_rows integer := $2;
+    looked bigint;
 begin
     if not postrider.hold_keeper({name}::text, $1) then
         return -1;
@@ -200,6 +202,7 @@ begin
     perform pg_catalog.set_config('lock_timeout', case when $2 > 1 then '20ms' else '200ms' end, true);
     {moved}
     set constraints all immediate;
+    perform pg_catalog.set_config('lock_timeout', '{COMMIT}', true);
     return moved;
 end
 ",
@@ -225,8 +228,9 @@ fn moved(mapping: &Mapping) -> String {
         loop
             {awaited};
             filled := filled + moved;
-            exit when waiting is null or filled >= $2;
-            passed := passed || waiting;
+            -- Rows without a key that are locked are no key to pass over: the next page, which is larger, goes beyond them.
+            exit when filled >= $2 or looked < page_rows or (waiting is null and page_rows >= {WIDEST});
+            passed := passed || coalesce(waiting, '{{}}');
             page_rows := least(2 * page_rows, {WIDEST});
         end loop;
         moved := filled;

@@ -49,6 +49,28 @@ async fn what_is_missing_is_named_with_what_mends_it() {
     assert!(refused.contains("nothing says which column has the id"), "{refused}");
 }
 
+/// Rows that are taken by polling are deleted by their id: two that share one would go together, and one of them unsent.
+#[tokio::test]
+async fn rows_that_share_an_id_are_not_taken_by_polling() {
+    let database = database().await;
+    let mut connection = database.connect().await.unwrap();
+    execute(&mut connection, "create table outbox (number bigint, topic text, body jsonb)").await;
+    let column = |name: &str| Some(name.to_owned());
+    let columns = outbox::Columns {
+        id: column("number"),
+        r#type: column("topic"),
+        payload: column("body"),
+        ..outbox::Columns::default()
+    };
+    let declared = Outbox { mode: Mode::Poll, ..Outbox::mapped("public.outbox", columns) };
+    let complaints = outbox::inspect(&mut connection, &declared).await.unwrap();
+    let fatal: Vec<_> = complaints.iter().filter(|complaint| complaint.is_fatal).collect();
+    assert!(fatal.len() == 1 && fatal[0].remedy.contains("create unique index"), "{complaints:?}");
+    execute(&mut connection, &fatal[0].remedy).await;
+    let complaints = outbox::inspect(&mut connection, &declared).await.unwrap();
+    assert!(complaints.iter().all(|complaint| !complaint.is_fatal), "{complaints:?}");
+}
+
 /// A relay with its role alone keeps the table, by functions: it sees nothing of it and changes nothing else.
 #[tokio::test]
 async fn fault_113_a_relay_keeps_a_table_on_which_it_has_no_right() {

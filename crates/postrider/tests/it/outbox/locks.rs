@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use postrider::outbox::{self, Mode, Outbox, Preset};
+use postrider::outbox::{self, Marker, Mode, Outbox, Part, Preset};
 use postrider_testkit::Database;
 use sqlx::PgConnection;
 
 use super::safety::until_blocked;
 use super::tables::insert;
-use super::{count, declared, execute, keeper, with_table};
+use super::{count, declared, execute, keep, keeper, read, with_table};
+use crate::support::{PATIENCE, open, reading};
 
 const EVENTS: &str = "select count(*) from postrider.events";
 
@@ -104,4 +105,106 @@ async fn many_rows_that_are_locked_hold_up_no_other_key() {
     while count(&mut connection, EVENTS).await < 5001 {
         keeper.work(&mut connection).await.unwrap();
     }
+}
+
+/// Nor do rows without a key, which are no key that could be passed over.
+#[tokio::test]
+async fn many_rows_without_a_key_that_are_locked_hold_up_nothing() {
+    let (database, mut connection) = with_table(Preset::OutboxTopic).await;
+    let declared = Outbox { batch: 100, ..declared(Preset::OutboxTopic, Mode::Poll) };
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    let many = "insert into outbox (topic, payload) select 't', '{}' from generate_series(1, 5000) n";
+    execute(&mut connection, many).await;
+    insert(&mut connection, Preset::OutboxTopic, 1, "other").await;
+    let mut holder = database.connect().await.unwrap();
+    execute(&mut holder, "begin; select from outbox where id <= 5000 for update").await;
+    let mut keeper = keeper(&mut connection, &declared).await;
+    assert_eq!(keeper.work(&mut connection).await.unwrap().moved, 1);
+    execute(&mut holder, "commit").await;
+    while count(&mut connection, EVENTS).await < 5001 {
+        keeper.work(&mut connection).await.unwrap();
+    }
+}
+
+/// Who tells rows why they cannot become events does not wait for anybody while he holds them.
+#[tokio::test]
+async fn who_holds_what_a_row_that_is_told_wants_is_in_no_deadlock() {
+    let (database, mut connection) = with_table(Preset::OutboxTopic).await;
+    execute(
+        &mut connection,
+        "alter table outbox alter payload drop not null; insert into outbox (topic, key, payload) values ('t', 'k', null);
+         create table totals (n bigint not null); insert into totals values (0);
+         create function count_up() returns trigger language plpgsql as 'begin update public.totals set n = n + 1; return null; end';
+         create trigger count_up after update on outbox for each row execute function count_up()",
+    )
+    .await;
+    let declared = declared(Preset::OutboxTopic, Mode::Poll);
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    let mut holder = database.connect().await.unwrap();
+    execute(&mut holder, "set deadlock_timeout = '500ms'; begin; update totals set n = 100").await;
+    let told = "select count(*) from outbox where last_error is not null";
+    let telling = tokio::spawn(async move {
+        while count(&mut connection, told).await == 0 {
+            // One that has just come looks at once.
+            let mut keeper = keeper(&mut connection, &declared).await;
+            keep(&mut keeper, &mut connection).await;
+            keeper.close(&mut connection).await.unwrap();
+        }
+    });
+    until_blocked(&database, &telling).await;
+    let wanted = sqlx::raw_sql("select from outbox for update").execute(&mut holder).await;
+    assert!(wanted.is_ok(), "{wanted:?}");
+    execute(&mut holder, "commit").await;
+    tokio::time::timeout(PATIENCE, telling).await.expect("it is told").unwrap();
+}
+
+/// Rows that cannot be marked are told of: nothing else would say that they are delivered all the same.
+#[tokio::test]
+async fn a_lock_that_holds_up_marks_is_told() {
+    let (database, mut connection) = with_table(Preset::Plane).await;
+    let declared = declared(Preset::Plane, Mode::Trigger);
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    let mut reader = open(&database, reading("one")).await;
+    insert(&mut connection, Preset::Plane, 1, "k").await;
+    read(&mut reader, 1).await;
+    let mut holder = database.connect().await.unwrap();
+    execute(&mut holder, "begin; select from outbox for update").await;
+    let mut marker = Marker::open(&mut connection, &declared, Part::WHOLE).await.unwrap().unwrap();
+    let round = marker.work(&mut connection).await.unwrap();
+    assert!(round.is_locked && round.settled == 0, "{round:?}");
+    execute(&mut holder, "commit").await;
+    let round = marker.work(&mut connection).await.unwrap();
+    assert!(!round.is_locked && round.settled == 1, "{round:?}");
+    reader.close().await.unwrap();
+}
+
+/// Each of those who mark a table tells of the lanes that are his: of two, one would write down a refusal behind the other's mark.
+#[tokio::test]
+async fn a_refusal_is_told_by_who_marks_the_lane() {
+    let (database, mut connection) = with_table(Preset::OutboxTopic).await;
+    let declared = declared(Preset::OutboxTopic, Mode::Trigger);
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    let reader = open(&database, reading("one")).await;
+    for n in 1..=20 {
+        insert(&mut connection, Preset::OutboxTopic, n, &format!("key {n}")).await;
+    }
+    execute(
+        &mut connection,
+        "insert into postrider.parked (sink, id, lane, seq, type, payload, created_at, state, attempts, kind, reason)
+         select s.sink, e.id, e.lane, e.seq, e.type, e.payload, e.created_at, 'waiting', 3, 'rejected', 'no such topic'
+         from postrider.events e, postrider.sinks s",
+    )
+    .await;
+    let of_others = "select count(*) from outbox o join postrider.events e on e.source_id = o.id::text where o.last_error is not null and e.lane % 2 = 0";
+    let told = "select count(*) from outbox where last_error is not null";
+    let mut marker =
+        Marker::open(&mut connection, &declared, Part { number: 1, of: 2 }).await.unwrap().unwrap();
+    marker.work(&mut connection).await.unwrap();
+    let own = count(&mut connection, told).await;
+    assert!(0 < own && own < 20 && count(&mut connection, of_others).await == 0, "{own} of 20");
+    let mut other =
+        Marker::open(&mut connection, &declared, Part { number: 0, of: 2 }).await.unwrap().unwrap();
+    other.work(&mut connection).await.unwrap();
+    assert_eq!(count(&mut connection, told).await, 20);
+    reader.close().await.unwrap();
 }
