@@ -252,6 +252,21 @@ fn in_yaml(value: &Value) -> String {
     }
 }
 
+/// The last section of a sink's own page: its keys.
+const OPTIONS: &str = "\n## Options\n\n<!-- Made from the schema by a test of the CLI; POSTRIDER_BLESS=1 writes it anew. Do not edit below. -->\n";
+
+/// A sink's own page as it should be; nothing for a kind that has none.
+pub(crate) fn page(kind: &str) -> Option<(String, String)> {
+    let name = format!("sinks/{kind}.md");
+    let found = std::fs::read_to_string(path(&name)).ok()?;
+    let by_hand = found.split_once(OPTIONS).map_or(found.as_str(), |(by_hand, _)| by_hand);
+    let at = ["sinks", NAME, kind];
+    let mut of_all = String::new();
+    section(&mut of_all, &at, shape().find(&at)?);
+    let (_, table) = of_all.split_once("\n| key |")?;
+    Some((name, format!("{by_hand}{OPTIONS}\n| key |{table}")))
+}
+
 /// A file of the folder `docs`.
 pub(crate) fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)

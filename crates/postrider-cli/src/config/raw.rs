@@ -214,9 +214,9 @@ pub(crate) struct Feed {
     pub(crate) route: Option<String>,
     /// When a refused event is tried again.
     pub(crate) retry: Retry,
-    /// The most events sent and not yet settled: the bound on duplicates per crash. To Kafka, 5000 by default.
+    /// The most events sent and not yet settled: the bound on duplicates per crash. 5000 by default to Kafka, 4000 to NATS.
     pub(crate) max_in_flight: u32,
-    /// The most events in one delivery. To Kafka, 2500 by default; and if it is not set, it is never above `max_in_flight`.
+    /// The most events in one delivery. 2500 by default to Kafka, 2000 to NATS; and if it is not set, it is never above `max_in_flight`.
     pub(crate) max_batch: u32,
     /// The least that a confirmation of the sink has to be worth, from A to F: see docs/sinks/durability.md. Below it the relay does not
     /// start, and if the sink is reached later only, nothing is delivered. Without it everything will do.

@@ -179,13 +179,13 @@ fn everything_is_said_at_once() {
     );
 }
 
-#[cfg(feature = "kafka")]
+#[cfg(all(feature = "kafka", feature = "nats"))]
 #[test]
 fn as_many_are_in_flight_as_the_sink_likes() {
-    let text = "sinks:\n  a: { kafka: { url: kafka://h:9092 } }\n  b: { kafka: { url: kafka://h:9092 }, max_in_flight: 100 }\n  c: { null: {} }\n";
+    let text = "sinks:\n  a: { kafka: { url: kafka://h:9092 } }\n  b: { kafka: { url: kafka://h:9092 }, max_in_flight: 100 }\n  c: { null: {} }\n  d: { nats: { url: nats://h } }\n";
     let relay = good(text, [URL]).relay;
     let bounds: Vec<_> = relay.sinks.iter().map(|sink| (sink.max_in_flight, sink.max_batch)).collect();
-    assert_eq!(bounds, [(5000, 2500), (100, 100), (1000, 500)]);
+    assert_eq!(bounds, [(5000, 2500), (100, 100), (1000, 500), (4000, 2000)]);
 }
 
 /// A file that is renamed after every batch would be one file per batch.
@@ -337,6 +337,16 @@ mod documents {
     #[test]
     fn the_documentation_is_what_the_schema_says() {
         document::assert_current("configuration.md", &document::markdown());
+    }
+
+    #[test]
+    fn every_sinks_page_has_its_keys() {
+        let pages: Vec<(String, String)> =
+            sinks::KINDS.iter().filter_map(|kind| document::page(kind)).collect();
+        assert_eq!(pages.len(), 6, "all but null and stdout");
+        for (name, page) in pages {
+            document::assert_current(&name, &page);
+        }
     }
 
     #[test]

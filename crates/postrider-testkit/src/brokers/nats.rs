@@ -12,6 +12,8 @@ use crate::tls::Certificate;
 pub struct Nats {
     server_name: Option<String>,
     settings: Vec<(String, String)>,
+    /// Of `JetStream`.
+    stream_settings: Vec<(String, String)>,
 }
 
 impl Nats {
@@ -43,6 +45,14 @@ impl Nats {
         self
     }
 
+    /// The same of what it has for `JetStream`.
+    #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "as above")]
+    pub fn set_for_streams(mut self, name: &str, value: impl ToString) -> Self {
+        self.stream_settings.push((name.to_owned(), value.to_string()));
+        self
+    }
+
     /// It wants TLS, with this certificate.
     #[must_use]
     pub fn with_tls(self, certificate: &Certificate) -> Self {
@@ -61,7 +71,7 @@ impl Broker<Nats> {
 
 impl Service for Nats {
     fn name(&self) -> String {
-        super::name("nats", &(&self.server_name, &self.settings))
+        super::name("nats", &(&self.server_name, &self.settings, &self.stream_settings))
     }
 
     /// Clients, and what it says about itself.
@@ -72,11 +82,13 @@ impl Service for Nats {
     fn prepare(&self, place: &Place) -> Result<()> {
         let [clients, monitor] = [place.ports[0], place.ports[1]];
         let store = place.dir.join("js");
+        let of_streams: String =
+            self.stream_settings.iter().map(|(name, value)| format!(", {name}: {value}")).collect();
         let mut lines = vec![
             format!("server_name: {}", self.server_name.as_deref().unwrap_or("testkit")),
             format!("listen: 127.0.0.1:{clients}"),
             format!("http: 127.0.0.1:{monitor}"),
-            format!("jetstream: {{ store_dir: {:?} }}", store.display()),
+            format!("jetstream: {{ store_dir: {:?}{of_streams} }}", store.display()),
         ];
         lines.extend(self.settings.iter().map(|(name, value)| format!("{name}: {value}")));
         place.write("nats.conf", &(lines.join("\n") + "\n"))?;

@@ -86,6 +86,11 @@ impl Connection {
         }
     }
 
+    /// Whether the server is known to have gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.heard.borrow().is_lost
+    }
+
     /// Whether the stream takes this subject. Whoever publishes where no stream listens has spoken into the void.
     pub(super) fn takes(&self, subject: &str) -> bool {
         self.subjects.iter().any(|filter| subject::takes(filter, subject))

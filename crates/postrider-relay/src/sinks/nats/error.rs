@@ -55,11 +55,13 @@ fn by_code(said: &jetstream::Error, subject: &str) -> Result<Refusal, Unavailabl
         ErrorCode::STREAM_STORE_FAILED
         | ErrorCode::INSUFFICIENT_RESOURCES
         | ErrorCode::MEMORY_RESOURCES_EXCEEDED => Err(UnavailableKind::Full),
-        _ if said.code() >= 500 => Err(UnavailableKind::Blocked),
+        // Of any event, while the server or the stream has more to do than it takes on: 10167, too many requests, is one.
+        _ if said.code() >= 500 || matches!(said.code(), 408 | 429) => Err(UnavailableKind::Blocked),
         _ => refusal(RefusalKind::Rejected),
     }
 }
 
+/// The server's own words.
 fn said(error: &PublishError) -> Option<&jetstream::Error> {
     error.source()?.downcast_ref()
 }

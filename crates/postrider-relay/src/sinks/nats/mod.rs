@@ -58,6 +58,8 @@ impl NatsSink {
         batch: &[Message<'_>],
         outcomes: &mut [Outcome],
     ) -> Result<(), Unavailable> {
+        // It may have gone while there was nothing to deliver.
+        self.connection.take_if(|connection| connection.is_lost());
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(Connection::open(&self.config).await?),

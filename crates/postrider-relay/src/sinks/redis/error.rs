@@ -55,12 +55,20 @@ fn kind(code: &str) -> UnavailableKind {
     }
 }
 
+/// Why a transaction was given up although each of its events was taken, if `EXEC` says so: the last of them may have used up the memory.
+pub(super) fn given_up(executed: &ServerError) -> Option<Unavailable> {
+    let (_, why) = executed.details()?.split_once("because of: ")?;
+    let code = why.split(' ').next().unwrap_or_default();
+    Some(Unavailable::new(kind(code), format!("Redis gave up a transaction: {why}")))
+}
+
 /// A connection that could not be made, or did not hold.
 pub(super) fn lost(error: RedisError) -> Unavailable {
     let kind = match error.kind() {
         ErrorKind::AuthenticationFailed => UnavailableKind::Forbidden,
         ErrorKind::InvalidClientConfig => UnavailableKind::Missing,
         _ if error.is_timeout() => UnavailableKind::Timeout,
+        _ if error.to_string().contains("max number of clients") => UnavailableKind::Blocked,
         _ => error.code().map_or(UnavailableKind::Connection, kind),
     };
     Unavailable::new(kind, error)
@@ -87,6 +95,19 @@ mod tests {
             Ok(Value::ServerError(error)) => meaning(&error, "events"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_transaction_that_is_given_up_says_why() {
+        let words = "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.\r\n";
+        let Ok(Value::ServerError(error)) = parse_redis_value(words.as_bytes()) else { panic!("{words}") };
+        assert_eq!(given_up(&error).unwrap().kind, UnavailableKind::Full);
+        let Ok(Value::ServerError(error)) =
+            parse_redis_value(b"-EXECABORT Transaction discarded because of previous errors.\r\n")
+        else {
+            panic!()
+        };
+        assert!(given_up(&error).is_none());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use redis::{Pipeline, Value};
 
 use super::config::RedisConfig;
-use super::error::{Meaning, meaning};
+use super::error::{Meaning, given_up, meaning};
 use crate::sink::{Message, Outcome, Unavailable, UnavailableKind};
 use crate::sinks::rounds::Stops;
 
@@ -157,7 +157,10 @@ pub(super) fn settle<'a>(
     }
     match end {
         // Nothing would be different the next time.
-        End::GivenUp if !is_refused => Err(strange()),
+        End::GivenUp if !is_refused => Err(match executed {
+            Value::ServerError(error) => given_up(error).unwrap_or_else(strange),
+            _ => strange(),
+        }),
         end => Ok(end),
     }
 }

@@ -224,6 +224,42 @@ async fn fault_87_nats_knows_an_event_again_whose_confirmation_was_lost() -> Res
     Ok(())
 }
 
+/// A server that has more to do for a stream than it takes on says so of single events, and means none of them.
+#[tokio::test]
+async fn a_nats_server_with_too_much_to_do_is_waited_for() -> Result<()> {
+    let server = Broker::private(Nats::new().set_for_streams("max_buffered_msgs", 1)).await?;
+    let config = NatsConfig { create: true, ..NatsConfig::new(server.url()) };
+    let mut sink = NatsSink::open(config, "bus").await.unwrap();
+    let mut has_waited = false;
+    let begun = Instant::now();
+    while !has_waited {
+        assert!(begun.elapsed() < PATIENCE, "the server took on whatever came");
+        let mut left: Vec<_> = (0..500).map(|n| event(&format!("key {n}"))).collect();
+        while !left.is_empty() {
+            let report = deliver(&mut sink, &left, "events.order.paid").await;
+            let is_refused = report.outcomes.iter().find(|outcome| matches!(outcome, Outcome::Refused(_)));
+            assert_eq!(is_refused, None, "for nothing that is wrong with it");
+            has_waited |= report.unavailable.is_some_and(|why| why.kind == UnavailableKind::Blocked);
+            let mut outcomes = report.outcomes.into_iter();
+            left.retain(|_| outcomes.next() != Some(Outcome::Delivered));
+        }
+    }
+    Ok(())
+}
+
+/// Whoever had nothing to send when the server was started anew sends the next event at once.
+#[tokio::test]
+async fn a_nats_server_that_was_started_anew_meanwhile_costs_no_attempt() -> Result<()> {
+    let server = Broker::private(Nats::new()).await?;
+    let config = NatsConfig { create: true, ..NatsConfig::new(server.url()) };
+    let mut sink = NatsSink::open(config, "bus").await.unwrap();
+    delivered(&mut sink, &[event("a")], "events.order.paid").await;
+    server.crash().await?;
+    server.start().await?;
+    delivered(&mut sink, &[event("a")], "events.order.paid").await;
+    Ok(())
+}
+
 /// Several sinks may fill one stream, each by a route of its own, and the stream takes no event of one for an event of another. What one of them
 /// sends again it still knows again.
 #[tokio::test]
