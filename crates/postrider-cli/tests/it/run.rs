@@ -338,6 +338,7 @@ async fn a_sink_that_hangs_does_not_hold_up_the_end() {
     let mut writer = world.connect().await;
     // More than a pipe holds.
     emit(&mut writer, 5000).await;
+    let usual = Duration::from_secs(10);
     for (drain, second) in [("300ms", false), ("1h", true)] {
         let log = fs::File::create(world.path("log")).unwrap();
         let mut child = world
@@ -349,15 +350,15 @@ async fn a_sink_that_hangs_does_not_hold_up_the_end() {
         let pipe = child.stdout.take().unwrap();
         let mut relay = Relay { child, log: world.path("log").into() };
         until("the pipe is full", || rustix::io::ioctl_fionread(&pipe).unwrap() > 60_000);
+        let begin = Instant::now();
         relay.signal(Signal::TERM);
         if second {
             relay.until_said("stopping: what was sent");
             relay.insist();
         }
-        let begin = Instant::now();
         let code = relay.end();
         assert_eq!(code == 0, !second, "{code}");
-        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < usual, "not when it was told to: {:?}", begin.elapsed());
         assert_eq!(readers(&mut writer).await, 0, "it handed its lanes back");
     }
 }

@@ -21,29 +21,50 @@ const TOGETHER: u64 = 20;
 /// Every hundredth event has this key, and a sink that will have none of them.
 const REFUSED: &str = "k7";
 
-const BEFORE: u8 = 0;
-const DURING: u8 = 1;
-const AFTER: u8 = 2;
-const DONE: u8 = 3;
+/// Of a round, in order.
+const PHASES: [&str; 3] = ["before", "during", "after"];
+/// The second of them.
+const TROUBLE: u8 = 1;
+const DONE: u8 = u8::MAX;
+/// A delay that is noticed.
+const NOTICED: Duration = Duration::from_millis(50);
+/// On a machine full of other tests one round in which nothing was noticed is enough: a sink that waits for another does so in each.
+const ROUNDS: u8 = 4;
 
 /// When the commit of each event returned, and in which phase.
 #[derive(Default)]
 struct Clock {
+    /// Of all rounds, one after the other.
     phase: AtomicU8,
     committed: Mutex<HashMap<Uuid, (u8, Instant)>>,
     delivered: Mutex<HashMap<Uuid, Instant>>,
 }
 
 impl Clock {
-    /// From commit returned to delivered, in order of size. An event may be delivered before its writer hears of the commit.
+    /// From commit returned to delivered, or to now, in order of size. An event may be delivered before its writer hears of the commit.
     fn delays(&self, phase: u8) -> Delays {
         let delivered = self.delivered.lock().unwrap();
         let committed = self.committed.lock().unwrap();
-        let delay = |(id, (_, at)): (&Uuid, &(u8, Instant))| delivered[id].saturating_duration_since(*at);
+        let now = Instant::now();
+        let delay = |(id, (_, at)): (&Uuid, &(u8, Instant))| {
+            delivered.get(id).unwrap_or(&now).saturating_duration_since(*at)
+        };
         let mut delays: Vec<Duration> =
             committed.iter().filter(|(_, (then, _))| *then == phase).map(delay).collect();
         delays.sort_unstable();
         Delays(delays)
+    }
+
+    /// Whether nothing kept the one that is fine: 99 of 100 came at once in each phase of a round. Where others use the machine too, it is enough
+    /// that trouble does not double what it takes without.
+    fn is_unnoticed(&self, first: u8, lasts: Duration, is_alone: bool) -> bool {
+        let delays = [0, 1, 2].map(|phase| self.delays(first + phase));
+        for (name, delays) in PHASES.iter().zip(&delays) {
+            println!("{name}: {delays}, offered {PER_SECOND} a second for {lasts:?}");
+        }
+        let [before, during, after] = delays.map(|delays| delays.percentile(99));
+        let bound = if is_alone { NOTICED } else { NOTICED.max(before * 2) };
+        during.max(after) < bound && before < if is_alone { bound } else { lasts / 3 }
     }
 
     fn is_all_delivered(&self) -> bool {
@@ -160,17 +181,25 @@ async fn a_sink_that_refuses_and_one_that_hangs_do_not_delay_the_one_that_is_fin
     // Not before it runs: how long it takes to start is another question.
     fine.wait_for(1).await;
     clock.committed.lock().unwrap().clear();
-    for phase in [BEFORE, DURING, AFTER] {
-        clock.phase.store(phase, Ordering::Relaxed);
-        let trouble = phase == DURING;
-        hangs.store(trouble, Ordering::Relaxed);
-        if trouble {
-            refusing.answer(|message| {
-                let is_refused = message.record.key.as_deref() == Some(REFUSED);
-                if is_refused { Answer::Refuse } else { Answer::Take }
-            });
+    let mut is_unnoticed = false;
+    for round in 0..if soak { 1 } else { ROUNDS } {
+        let first = round * 3;
+        for (phase, _) in (0..).zip(PHASES) {
+            clock.phase.store(first + phase, Ordering::Relaxed);
+            let trouble = phase == TROUBLE;
+            hangs.store(trouble, Ordering::Relaxed);
+            if trouble {
+                refusing.answer(|message| {
+                    let is_refused = message.record.key.as_deref() == Some(REFUSED);
+                    if is_refused { Answer::Refuse } else { Answer::Take }
+                });
+            }
+            tokio::time::sleep(lasts).await;
         }
-        tokio::time::sleep(lasts).await;
+        is_unnoticed = clock.is_unnoticed(first, lasts, soak);
+        if is_unnoticed {
+            break;
+        }
     }
     clock.phase.store(DONE, Ordering::Relaxed);
     let count = usize::try_from(writing.await.unwrap()).unwrap();
@@ -207,18 +236,7 @@ async fn a_sink_that_refuses_and_one_that_hangs_do_not_delay_the_one_that_is_fin
     relay.stop().await;
     assert_eq!(fine.taken().len(), count, "each once");
 
-    for (phase, name) in [(BEFORE, "before"), (DURING, "during"), (AFTER, "after")] {
-        let delays = clock.delays(phase);
-        println!("{name}: {delays}, offered {PER_SECOND} a second for {lasts:?}");
-        if soak {
-            // With a core for each of writer, relay and server.
-            assert!(delays.percentile(99) < Duration::from_millis(50), "{name}: {delays}");
-        } else {
-            // On a machine full of other tests what waiting for the one that hangs would exceed: half of the time that it hangs.
-            let bound = lasts / 3 + clock.delays(BEFORE).percentile(99);
-            assert!(delays.percentile(50) < bound, "{name}: {delays}");
-        }
-    }
+    assert!(is_unnoticed, "the one that is fine waits for the others");
 }
 
 /// By its number.

@@ -114,6 +114,8 @@ async fn kill_loop(test: &str, seats: u64, goal: usize) {
     assert!(report.is_faithful(), "{report}");
     assert!(counted >= goal);
     assert!(most <= MAX_IN_FLIGHT as usize, "sent again by relay: {again:?}");
+    // A relay that lives repeats nothing of its own either.
+    assert!(report.duplicated.count <= kills * MAX_IN_FLIGHT as usize, "{report}");
     let due = LEASE + Duration::from_secs(1);
     assert!(longest <= due + ROOM, "{longest:?}");
     assert!(soak() == 1 || nearly_all <= due, "{nearly_all:?}");
@@ -148,7 +150,7 @@ async fn fault_1_with_the_default_lease_lanes_are_taken_over_within_six_seconds(
     let mut victim = RelayProcess::start(&order());
     let mut heir = RelayProcess::start(&order());
     // A machine that is full of other tests may be late now and then; a relay that is late each time is not the machine's fault.
-    let (rounds, late) = if soak() > 1 { (soak(), 1) } else { (8, 7) };
+    let (rounds, late) = if soak() > 1 { (soak(), 1) } else { (8, 6) };
     let mut takeovers = Vec::new();
     let in_time =
         |takeovers: &[Duration]| takeovers.iter().filter(|took| **took <= Duration::from_secs(6)).count();
