@@ -161,6 +161,31 @@ fn every_error_of_the_log_and_the_relay_is_explained() {
 }
 
 #[test]
+fn every_error_of_a_declared_table_is_explained() {
+    let page = errors();
+    for (path, least, heading) in [
+        ("crates/postrider/src/capture/failure.rs", 19, "A table cannot be captured"),
+        ("crates/postrider/src/outbox/failure.rs", 9, "An outbox table cannot be adopted"),
+    ] {
+        let in_code = variants(path, "Error");
+        assert!(in_code.len() > least, "{in_code:?}");
+        let on_page: Vec<(String, String)> = table(&page, heading)
+            .into_iter()
+            .map(|row| (row[0].trim_matches('`').to_owned(), row[1].to_owned()))
+            .collect();
+        let in_code: Vec<(String, String)> = in_code
+            .into_iter()
+            .map(|(name, text)| match (name.as_str(), text.is_empty()) {
+                (_, false) => (name, text),
+                ("Table", true) => (name, "one of the table above".to_owned()),
+                (_, true) => (name, "the server's own words".to_owned()),
+            })
+            .collect();
+        assert_eq!(on_page, in_code, "docs/errors.md, {heading}");
+    }
+}
+
+#[test]
 fn every_remedy_for_a_servers_error_is_listed() {
     let advice = source("crates/postrider/src/log/advice.rs");
     let arms = advice.split("Some(match code {").nth(1).unwrap().split("_ => return None").next().unwrap();
