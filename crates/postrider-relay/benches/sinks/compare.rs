@@ -20,6 +20,9 @@ pub(crate) trait Broker: Sized {
     /// What ours has to reach of the best bare loop.
     const GOAL: f64;
 
+    /// How many events are published in each run: enough for some ten seconds, beside which the start of a process counts for little.
+    const EVENTS: u32 = 200_000;
+
     /// How the bare loop publishes: each is tried, the fastest counts.
     const VARIANTS: &'static [Variant];
 
@@ -70,7 +73,7 @@ pub(crate) async fn figures<B: Broker>(server: &PostgresServer, bench: &mut Benc
         return Ok(());
     }
     let broker = B::start().await?;
-    let events = bench.size(200_000, 10_000);
+    let events = bench.size(B::EVENTS, 10_000);
     let backlog = Backlog::fill(server, events).await?;
     let mut relay = Relay::new(&backlog.database)?;
     let mut ours = async || {

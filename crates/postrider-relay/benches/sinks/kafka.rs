@@ -97,6 +97,7 @@ fn watermarks(consumer: &BaseConsumer, topic: &str, partition: i32) -> KafkaResu
 impl Broker for Measured {
     const NAME: &'static str = "kafka";
     const GOAL: f64 = 0.8;
+    const EVENTS: u32 = 600_000;
     const VARIANTS: &'static [Variant] = &[
         Variant::new("linger 1 ms, as the sink", 1, 10_000),
         Variant::new("linger 5 ms, the library's default", 5, 100_000),

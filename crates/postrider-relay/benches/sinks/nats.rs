@@ -32,6 +32,7 @@ impl Measured {
 impl Broker for Measured {
     const NAME: &'static str = "nats";
     const GOAL: f64 = 0.8;
+    const EVENTS: u32 = 600_000;
     const VARIANTS: &'static [Variant] = &[
         Variant::new("100 in flight", 1, 100),
         Variant::new("500 in flight", 1, 500),
