@@ -67,14 +67,18 @@ async fn keep(
     looked: watch::Sender<bool>,
 ) {
     let (word, heard) = watch::channel(Word::default());
-    let mut markers: JoinSet<()> = marking::parts(outbox.mode)
-        .into_iter()
-        .map(|part| marking::mark(Arc::clone(&settings), outbox.clone(), part, heard.clone(), stop.clone()))
-        .collect();
+    let mut markers: JoinSet<()> = JoinSet::new();
+    let mut troubles = Troubles::default();
+    for part in marking::parts(outbox.mode) {
+        let (tell, told) = watch::channel(None);
+        troubles.of_markers.push(told);
+        let (settings, outbox) = (Arc::clone(&settings), outbox.clone());
+        markers.spawn(marking::mark(settings, outbox, part, heard.clone(), tell, stop.clone()));
+    }
     let mut pauses = Pauses::new();
     while !*stop.borrow_and_update() {
         let begun = Instant::now();
-        match life(&settings, &outbox, &mut stop, &looked, &word).await {
+        match life(&settings, &outbox, &mut stop, &looked, &word, &mut troubles).await {
             Ok(kept) => {
                 // The table is handed back when the last mark is made.
                 while markers.join_next().await.is_some() {}
@@ -88,10 +92,27 @@ async fn keep(
             }
             Err(error) => {
                 word.send_modify(|word| word.is_held = false);
+                troubles.of_life = Some(error.to_string());
                 tracing::error!(outbox = outbox.name, %error, "the outbox table cannot be kept; trying again");
             }
         }
         let _ = tokio::time::timeout(pauses.after(begun), stop.wait_for(|stop| *stop)).await;
+    }
+}
+
+/// What operators are told of with the table's lease.
+#[derive(Default)]
+struct Troubles {
+    /// By which its life ended, until a round succeeds.
+    of_life: Option<String>,
+    of_markers: Vec<watch::Receiver<Option<String>>>,
+}
+
+impl Troubles {
+    fn words(&self) -> Option<String> {
+        let of_markers = self.of_markers.iter().filter_map(|told| told.borrow().clone());
+        let all: Vec<String> = self.of_life.iter().cloned().chain(of_markers).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
@@ -117,6 +138,7 @@ async fn life(
     stop: &mut watch::Receiver<bool>,
     looked: &watch::Sender<bool>,
     word: &watch::Sender<Word>,
+    troubles: &mut Troubles,
 ) -> Result<Option<(Keeper, PgConnection)>, Trouble> {
     let mut connection = PgConnection::connect_with(&options(settings)).await?;
     for complaint in outbox::inspect(&mut connection, outbox).await? {
@@ -137,8 +159,10 @@ async fn life(
     let mut held_up = Locked::default();
     loop {
         let begun = Instant::now();
+        keeper.tell(troubles.words().as_deref());
         let worked = match keeper.work(&mut connection).await {
             Err(claimed @ Error::Claimed { .. }) => {
+                troubles.of_life = Some(claimed.to_string());
                 if !std::mem::replace(&mut is_claimed, true) {
                     tracing::warn!(
                         outbox = outbox.name,
@@ -150,7 +174,9 @@ async fn life(
             }
             worked => {
                 is_claimed = false;
-                worked?
+                let worked = worked?;
+                troubles.of_life = None;
+                worked
             }
         };
         word.send_if_modified(|word| {

@@ -37,6 +37,9 @@ create table if not exists postrider.keepers (
     expires_at timestamptz not null
 );
 
+-- What keeps it from keeping the table as it should, in words.
+alter table postrider.keepers add column if not exists trouble text;
+
 -- Rows of adopted tables that wait and cannot become events: how many, the first of them and why. Nothing else of a row.
 create table if not exists postrider.misfits (
     outbox    text        primary key,

@@ -90,6 +90,9 @@ create or replace view postrider.all_departed as select d.xid from postrider.dep
 create or replace view postrider.all_adopted as select a.* from postrider.adopted a;
 create or replace view postrider.all_partitions as select p.* from postrider.partitions p;
 create or replace view postrider.all_misfits as select m.* from postrider.misfits m;
+-- What keeps relays from keeping adopted tables as they should.
+create or replace view postrider.outbox_troubles as
+    select k.outbox, k.name as relay, k.trouble from postrider.keepers k where k.trouble is not null;
 
 -- The name of a table's recording function: readable, and by all of the hash nobody else's. As `table.sql` has it.
 create or replace function postrider.recorder(relation text, purpose text) returns text

@@ -104,7 +104,7 @@ begin
         execute format('grant execute on function %s to %I, %I', routine, relay, reader);
     end loop;
     execute format('grant select on postrider.cursors, postrider.backlog, postrider.lag, postrider.stuck, postrider.dead_letters,
-        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.all_partitions, postrider.misfits, postrider.all_misfits, postrider.inbox_state, postrider.consumers to %I', reader);
+        postrider.throughput, postrider.delivery, postrider.slots, postrider.relays, postrider.troubles, postrider.uncaptured, postrider.partitions, postrider.all_partitions, postrider.misfits, postrider.all_misfits, postrider.outbox_troubles, postrider.inbox_state, postrider.consumers to %I', reader);
 
     -- As it was before: see begin.sql.
     for again in select json_array_elements_text(current_setting('postrider.install.defaults')::json) loop

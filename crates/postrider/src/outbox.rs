@@ -23,6 +23,7 @@ mod plan;
 mod preset;
 mod sweep;
 mod transfer;
+mod troubles;
 
 pub use apply::apply;
 pub(crate) use apply::apply_within;
@@ -35,3 +36,4 @@ pub use misfits::{Misfits, misfits};
 pub use plan::plan;
 pub use preset::Preset;
 pub use sweep::alarms;
+pub use troubles::{Trouble, troubles};

@@ -1,7 +1,7 @@
 //! What is wrong with the capture of tables and with adopted ones, for the commands that look at the state of things.
 
 use postrider::capture::{self, Alarm, Missing, Table};
-use postrider::outbox::{self, Misfits, Outbox};
+use postrider::outbox::{self, Misfits, Outbox, Trouble};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
@@ -14,6 +14,7 @@ pub(super) struct Captured {
     pub(super) alarms: Vec<Alarm>,
     pub(super) missing: Vec<Missing>,
     pub(super) misfits: Vec<Misfits>,
+    pub(super) kept: Vec<Trouble>,
 }
 
 /// What the file declares.
@@ -48,6 +49,7 @@ pub(super) async fn look(connection: &mut PgConnection, tables: Option<&Tables>)
         alarms,
         missing: capture::missing(connection).await.map_err(of_database)?,
         misfits: outbox::misfits(connection).await.map_err(of_outbox)?,
+        kept: outbox::troubles(connection).await.map_err(of_outbox)?,
     })
 }
 
@@ -69,7 +71,7 @@ fn of_outbox(error: outbox::Error) -> sqlx::Error {
 
 impl Captured {
     pub(super) fn is_well(&self) -> bool {
-        self.alarms.is_empty() && self.missing.is_empty() && self.misfits.is_empty()
+        self.alarms.is_empty() && self.missing.is_empty() && self.misfits.is_empty() && self.kept.is_empty()
     }
 
     /// A line for each trouble.
@@ -91,7 +93,11 @@ impl Captured {
                 moment::short(*since)
             )
         });
-        alarms.chain(missing).chain(misfits).map(|line| output::plain(&line)).collect()
+        let kept = self
+            .kept
+            .iter()
+            .map(|Trouble { outbox, relay, trouble }| format!("{outbox}, kept by {relay}: {trouble}"));
+        alarms.chain(missing).chain(misfits).chain(kept).map(|line| output::plain(&line)).collect()
     }
 
     pub(super) fn document(&self) -> Value {
@@ -125,6 +131,11 @@ impl Captured {
                 })
             })
             .collect();
-        json!({ "well": self.is_well(), "alarms": alarms, "missing": missing, "misfits": misfits })
+        let kept: Vec<Value> = self
+            .kept
+            .iter()
+            .map(|kept| json!({ "outbox": kept.outbox, "relay": kept.relay, "trouble": kept.trouble }))
+            .collect();
+        json!({ "well": self.is_well(), "alarms": alarms, "missing": missing, "misfits": misfits, "outbox": kept })
     }
 }

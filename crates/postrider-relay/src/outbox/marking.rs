@@ -35,6 +35,7 @@ pub(super) async fn mark(
     outbox: Outbox,
     part: Part,
     mut word: watch::Receiver<Word>,
+    tell: watch::Sender<Option<String>>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut pauses = Pauses::new();
@@ -44,10 +45,11 @@ pub(super) async fn mark(
             _ = stop.wait_for(|stop| *stop) => return,
         }
         let begun = Instant::now();
-        match life(&settings, &outbox, part, &mut word, &mut stop).await {
+        match life(&settings, &outbox, part, &mut word, &tell, &mut stop).await {
             Ok(()) if *stop.borrow() => return,
             Ok(()) => {}
             Err(error) => {
+                tell.send_replace(Some(format!("rows cannot be marked: {error}")));
                 tracing::error!(outbox = outbox.name, %error, "rows of the outbox table cannot be marked; trying again");
             }
         }
@@ -61,6 +63,7 @@ async fn life(
     outbox: &Outbox,
     part: Part,
     word: &mut watch::Receiver<Word>,
+    tell: &watch::Sender<Option<String>>,
     stop: &mut watch::Receiver<bool>,
 ) -> Result<(), Trouble> {
     let mut connection = PgConnection::connect_with(&options(settings)).await?;
@@ -76,6 +79,7 @@ async fn life(
         let is_last = *stop.borrow();
         let begun = Instant::now();
         let round = marker.work(&mut connection).await?;
+        tell.send_replace(marker.trouble().map(str::to_owned));
         if held_up.is_news(round.is_locked, begun) {
             tracing::warn!(
                 outbox = outbox.name,

@@ -75,7 +75,8 @@ pub enum Error {
     /// Somebody else seems to be at work on it.
     #[error(
         "outbox.{table}: {claims} rows were claimed by another poller within the last {} s and are not sent; stop it, and try again {} s later \
-         (outbox.{table}.stale_after)",
+         (outbox.{table}.stale_after); \
+         if none is at work, the time of a claim may lie in the future: set it to null",
         stale_after.as_secs(), stale_after.as_secs()
     )]
     Claimed {
@@ -128,5 +129,11 @@ impl Error {
     pub(super) fn is_locked(&self) -> bool {
         let Self::Database(sqlx::Error::Database(error)) = self else { return false };
         error.code().is_some_and(|code| code == "55P03")
+    }
+
+    /// The values of a row are refused, by the table's constraints or its triggers: others may pass.
+    pub(super) fn is_of_a_row(&self) -> bool {
+        let Self::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.code().is_some_and(|code| ["22", "23", "44", "P0"].iter().any(|class| code.starts_with(class)))
     }
 }

@@ -18,6 +18,10 @@ use crate::capture;
 const CLAIMS: Duration = Duration::from_mins(1);
 /// How often rows are looked for that can be deleted.
 const CLEANUP: Duration = Duration::from_secs(30);
+/// How many rows one statement deletes, and how many when one of them cannot be deleted.
+const CLEANED: [i32; 3] = [1000, 50, 1];
+/// So many of those are passed over, and for so long.
+const PASSED: (i32, Duration) = (100, Duration::from_mins(10));
 /// How often rows are looked for that cannot become events, and how many times as long as that takes it rests at least: without an
 /// index it reads the table.
 const MISFITS: (Duration, u32) = (Duration::from_secs(30), 100);
@@ -51,6 +55,14 @@ pub struct Keeper {
     renewed: Option<Instant>,
     claims: Option<Instant>,
     cleanup: Option<Instant>,
+    /// Which of the sizes of a set is deleted next.
+    cleaned: usize,
+    /// How many of the oldest rows that were sent cannot be deleted, since the first of them, and why.
+    passed: i32,
+    passed_since: Option<Instant>,
+    trouble: Option<String>,
+    /// What the database was told of troubles.
+    told: Option<String>,
 }
 
 /// What a round came to.
@@ -98,6 +110,11 @@ impl Keeper {
             renewed: None,
             claims: None,
             cleanup: None,
+            cleaned: 0,
+            passed: 0,
+            passed_since: None,
+            trouble: None,
+            told: None,
         })
     }
 
@@ -146,21 +163,53 @@ impl Keeper {
             self.look_for_misfits(connection).await?;
             worked.aside = begun.elapsed();
         }
-        if let (Some(lifecycle), Some(age)) = (&self.lifecycle, self.outbox.cleanup)
+        if let Some(age) = self.outbox.cleanup
             && is_due(&mut self.cleanup, CLEANUP)
+            && self.clean(connection, age).await?
         {
-            match lifecycle.clean(connection, age).await {
-                // The next time, then.
-                Err(error) if error.is_locked() => {}
-                cleaned => {
-                    if cleaned? {
-                        self.cleanup = None;
-                        worked.has_more = true;
-                    }
-                }
-            }
+            self.cleanup = None;
+            worked.has_more = true;
         }
         Ok(worked)
+    }
+
+    /// Deletes a set of rows that were sent so long ago; whether there may be more. One that cannot be deleted, because something refers to it or a
+    /// trigger minds, stays and holds up no other.
+    async fn clean(&mut self, connection: &mut PgConnection, age: Duration) -> Result<bool> {
+        let Some(lifecycle) = &self.lifecycle else { return Ok(false) };
+        if self.passed_since.is_some_and(|since| since.elapsed() > PASSED.1) {
+            (self.passed, self.passed_since, self.trouble) = (0, None, None);
+        }
+        let set = CLEANED[self.cleaned];
+        match lifecycle.clean(connection, age, set, self.passed).await {
+            // The next time, then.
+            Err(error) if error.is_locked() => Ok(false),
+            Err(error) if error.is_of_a_row() => {
+                if set > 1 {
+                    self.cleaned += 1;
+                    return Ok(true);
+                }
+                self.cleaned = 0;
+                if self.trouble.is_none() {
+                    tracing::warn!(
+                        outbox = self.table,
+                        reason = %error,
+                        "rows of the outbox table that were sent cannot be deleted, and stay"
+                    );
+                }
+                self.passed += 1;
+                self.passed_since.get_or_insert_with(Instant::now);
+                self.trouble = Some(format!("rows that were sent cannot be deleted: {error}"));
+                Ok(self.passed < PASSED.0)
+            }
+            deleted => {
+                let has_more = deleted? == u64::from(set.unsigned_abs());
+                if !has_more {
+                    self.cleaned = 0;
+                }
+                Ok(has_more)
+            }
+        }
     }
 
     async fn look_for_misfits(&mut self, connection: &mut PgConnection) -> Result<()> {
@@ -194,6 +243,15 @@ impl Keeper {
         Ok(())
     }
 
+    /// What operators are to be told of beside what it finds itself. It stands with the lease, which is renewed for it.
+    pub fn tell(&mut self, trouble: Option<&str>) {
+        let troubles: Vec<&str> = self.trouble.as_deref().into_iter().chain(trouble).collect();
+        let told = (!troubles.is_empty()).then(|| troubles.join("; "));
+        if told != self.told {
+            (self.told, self.renewed) = (told, None);
+        }
+    }
+
     /// Takes the lease, or renews it when a third of it is over.
     async fn holds(&mut self, connection: &mut PgConnection) -> Result<bool> {
         let now = Instant::now();
@@ -201,9 +259,10 @@ impl Keeper {
             return Ok(true);
         }
         let held: Result<Option<bool>, sqlx::Error> = sqlx::query_scalar(
-            "insert into postrider.keepers as k (outbox, owner, name, expires_at)
-             values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4))
-             on conflict (outbox) do update set owner = excluded.owner, name = excluded.name, expires_at = excluded.expires_at
+            "insert into postrider.keepers as k (outbox, owner, name, expires_at, trouble)
+             values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4), $5)
+             on conflict (outbox) do update
+             set owner = excluded.owner, name = excluded.name, expires_at = excluded.expires_at, trouble = excluded.trouble
              where k.owner = excluded.owner or k.expires_at < clock_timestamp()
              returning true",
         )
@@ -211,6 +270,7 @@ impl Keeper {
         .bind(self.me)
         .bind(&self.name)
         .bind(self.lease.as_secs_f64())
+        .bind(&self.told)
         .fetch_optional(connection)
         .await;
         let held = match held.map_err(Error::from) {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use uuid::Uuid;
 
 use super::failure::Result;
 use super::functions::{self, Answer, answered, called};
 use super::mapping::Mapping;
 use super::marker::Part;
-use super::marks::{BATCH, NO_ROWS, Task};
+use super::marks::{CLEANED, Task};
 
 /// The statements for one table.
 #[derive(Debug, Clone)]
@@ -47,17 +48,18 @@ impl Lifecycle {
             cleanup: mapping
                 .sent
                 .as_ref()
-                .map(|_| format!("select {}", called(&Task::Clean.call(&function, NO_ROWS, "$1")))),
+                .map(|_| format!("select {}", called(&Task::Clean.call(&function, CLEANED, "$1")))),
         }))
     }
 
-    /// Says it of a set of rows of a part of the lanes, and in the case of settled ones of each lane; of how many.
+    /// Says it of a set of rows of a part of the lanes, and in the case of settled ones of each lane, but for those that are passed over; of how many.
     pub(super) async fn say(
         &self,
         connection: &mut PgConnection,
         say: Say,
         part: Part,
         set: i64,
+        passed: &[Uuid],
     ) -> Result<u64> {
         let statement = match say {
             Say::Settled => &self.settle,
@@ -71,20 +73,57 @@ impl Lifecycle {
             .bind(set)
             .bind(part.of)
             .bind(part.number)
+            .bind(passed)
             .fetch_one(connection)
             .await?;
         answered(&self.outbox, (before, marked, after))?;
         Ok(count.unsigned_abs())
     }
 
-    /// Deletes a batch of rows that were sent so long ago; whether there may be more.
-    pub(super) async fn clean(&self, connection: &mut PgConnection, age: Duration) -> Result<bool> {
-        let Some(cleanup) = &self.cleanup else { return Ok(false) };
+    /// The next row of which it would be said, by its event and its own id.
+    pub(super) async fn next(
+        &self,
+        connection: &mut PgConnection,
+        say: Say,
+        part: Part,
+        passed: &[Uuid],
+    ) -> Result<Option<(Uuid, String)>> {
+        let (rows, name) = match say {
+            Say::Settled => (include_str!("sql/due.sql"), "due"),
+            Say::Refused => (include_str!("sql/refused.sql"), "refused"),
+            Say::Freed => (include_str!("sql/freed.sql"), "freed"),
+        };
+        // What it does beside looking is not meant.
+        let mut transaction = connection.begin().await?;
+        let next = sqlx::query_as(AssertSqlSafe(format!("{rows} select r.event, r.source_id from {name} r")))
+            .persistent(false)
+            .bind(&self.outbox)
+            .bind(1_i64)
+            .bind(part.of)
+            .bind(part.number)
+            .bind(passed)
+            .fetch_optional(&mut *transaction)
+            .await?;
+        transaction.rollback().await?;
+        Ok(next)
+    }
+
+    /// Deletes so many rows that were sent so long ago, but for the oldest, which cannot be; how many it were.
+    pub(super) async fn clean(
+        &self,
+        connection: &mut PgConnection,
+        age: Duration,
+        set: i32,
+        passed: i32,
+    ) -> Result<u64> {
+        let Some(cleanup) = &self.cleanup else { return Ok(0) };
         let answer: Answer = sqlx::query_as(AssertSqlSafe(cleanup.clone()))
             .bind(age.as_secs_f64())
+            .bind(set)
+            .bind(passed)
             .fetch_one(connection)
             .await?;
-        Ok(answered(&self.outbox, answer)? == BATCH)
+        Ok(answered(&self.outbox, answer)?.unsigned_abs())
     }
 }
 

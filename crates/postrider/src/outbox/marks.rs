@@ -5,9 +5,6 @@ use super::declaration::{Mode, Outbox};
 use super::mapping::{Mapping, moment};
 use super::transfer;
 
-/// How many rows one call deletes.
-pub(super) const BATCH: i64 = 1000;
-
 /// How long a commit waits for others that notify, who want none of the rows that it holds: with what is waited for a row, tables whose triggers
 /// notify lost whole batches at their end, while many others committed.
 pub(super) const COMMIT: &str = "5s";
@@ -15,6 +12,9 @@ pub(super) const COMMIT: &str = "5s";
 /// The types of its arguments: what is to be done, with which rows (their ids, the moments they were born, how often and why they were
 /// refused), and an age in seconds.
 pub(super) const ARGUMENTS: &str = "text,text[],bigint[],integer[],text[],double precision";
+
+/// The same for a cleanup of `$2` rows behind so many, `$3`, that cannot be deleted.
+pub(super) const CLEANED: &str = "null::text[], null::bigint[], array[$2, $3]::integer[], null::text[]";
 
 /// In the place of rows, and of how they were refused.
 pub(super) const NO_ROWS: &str = "null::text[], null::bigint[], null::integer[], null::text[]";
@@ -143,7 +143,8 @@ fn cleaned(mapping: &Mapping) -> Option<String> {
     let sent = mapping.sent.as_ref()?;
     Some(format!(
         "delete from {name} o where o.{id} in (
-            select c.{id} from {name} c where c.{sent} is not null and c.{sent} < {then} order by c.{sent} limit {BATCH}
+            select c.{id} from {name} c where c.{id} in (
+                select b.{id} from {name} b where b.{sent} is not null and b.{sent} < {then} order by b.{sent}, b.{id} limit $4[1] offset $4[2])
             for update skip locked)
           and o.{sent} is not null",
         name = mapping.shape.name,

@@ -30,8 +30,8 @@ fn decision(relation: &str) -> Option<(&'static str, bool)> {
         _ if slot("inbox_") => ("select", false),
         "inbox" => ("select delete", false),
         "cursors" | "backlog" | "lag" | "stuck" | "dead_letters" | "throughput" | "delivery" | "slots"
-        | "relays" | "troubles" | "uncaptured" | "misfits" | "all_misfits" | "inbox_state" | "consumers"
-        | "partitions" => ("select", true),
+        | "relays" | "troubles" | "uncaptured" | "misfits" | "all_misfits" | "outbox_troubles"
+        | "inbox_state" | "consumers" | "partitions" => ("select", true),
         "recorders" => ("select", false),
         // Names of the user's tables, nothing of their rows.
         "all_partitions" => ("select insert", true),

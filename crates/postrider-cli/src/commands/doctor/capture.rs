@@ -24,6 +24,7 @@ pub(super) async fn examine(
         return Ok(());
     }
     let remedy = match (alarms.is_empty(), missing.is_empty()) {
+        (true, true) if found.misfits.is_empty() => "mend what the line names",
         (true, true) => "mend the rows, or mark them as sent",
         (true, false) => "mend the cause, then `postrider recapture`",
         (false, true) => "see `postrider plan`, then `postrider apply`",

@@ -1,4 +1,4 @@
--- Rows of an adopted table that every sink has settled. $1 table, $2 how many of each lane, $3 how many parts the lanes are in, $4 which part
+-- Rows of an adopted table that every sink has settled. $1 table, $2 how many of each lane, $3 how many parts the lanes are in, $4 which part, $5 the events of those that are passed over
 with cursors as materialized (
     select c.lane, c.position, c.late_position, c.snapshot, c.target, c.bound from postrider.cursors c),
 lanes as materialized (
@@ -21,7 +21,7 @@ due as materialized (
     from lanes l
     cross join lateral (
         select a.lane, a.seq, a.event, a.source_id, a.born from postrider.all_adopted a
-        where a.lane = l.lane and a.seq <= l.position and a.attempts is null and a.outbox = $1
+        where a.lane = l.lane and a.seq <= l.position and a.attempts is null and a.outbox = $1 and a.event <> all ($5)
           and not exists (select from postrider.parked p where p.id = a.event offset 0)
         order by a.lane, a.seq limit $2) a
     where (not exists (select from late) or not exists (

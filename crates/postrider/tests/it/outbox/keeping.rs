@@ -27,6 +27,11 @@ impl Keeping {
         Ok(worked)
     }
 
+    /// The next round tells the database what was found.
+    pub fn tell(&mut self) {
+        self.keeper.tell(self.marker.as_ref().and_then(Marker::trouble));
+    }
+
     pub async fn close(self, connection: &mut PgConnection) -> outbox::Result<()> {
         self.keeper.close(connection).await
     }

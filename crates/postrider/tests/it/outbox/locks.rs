@@ -208,3 +208,63 @@ async fn a_refusal_is_told_by_who_marks_the_lane() {
     assert_eq!(count(&mut connection, told).await, 20);
     reader.close().await.unwrap();
 }
+
+/// A row that the table itself does not let be marked stays as it is, and is told of; all others are marked.
+#[tokio::test]
+async fn a_row_that_cannot_be_marked_holds_up_no_other() {
+    let (database, mut connection) = with_table(Preset::OutboxTopic).await;
+    let stubborn = "create function stubborn() returns trigger language plpgsql as $$
+            begin if new.id in (2, 7) then raise exception 'not this one'; end if; return new; end $$;
+        create trigger stubborn before update on outbox for each row execute function stubborn()";
+    execute(&mut connection, stubborn).await;
+    let declared = declared(Preset::OutboxTopic, Mode::Trigger);
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    let mut reader = open(&database, reading("one")).await;
+    for n in 1..=40 {
+        insert(&mut connection, Preset::OutboxTopic, n, &format!("key {}", n % 4)).await;
+    }
+    read(&mut reader, 40).await;
+    let mut marker = Marker::open(&mut connection, &declared, Part::WHOLE).await.unwrap().unwrap();
+    while marker.work(&mut connection).await.unwrap().has_more {}
+    let unsent: Vec<i64> = sqlx::query_scalar("select id from outbox where published_at is null order by id")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(unsent, [2, 7]);
+    assert!(
+        marker.trouble().is_some_and(|trouble| trouble.contains("not this one")),
+        "{:?}",
+        marker.trouble()
+    );
+    execute(&mut connection, "drop trigger stubborn on outbox").await;
+    let mut marker = Marker::open(&mut connection, &declared, Part::WHOLE).await.unwrap().unwrap();
+    assert_eq!(marker.work(&mut connection).await.unwrap().settled, 2);
+    reader.close().await.unwrap();
+}
+
+/// A row that something refers to cannot be deleted: it stays, the others go, and operators are told.
+#[tokio::test]
+async fn a_row_that_cannot_be_cleaned_up_holds_up_no_other() {
+    let (_database, mut connection) = with_table(Preset::OutboxTopic).await;
+    let declared =
+        Outbox { cleanup: Some(Duration::from_hours(1)), ..declared(Preset::OutboxTopic, Mode::Trigger) };
+    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
+    execute(
+        &mut connection,
+        "alter table outbox disable trigger all;
+         insert into outbox (topic, payload, published_at) select 't', '{}', now() - interval '1 day' from generate_series(1, 2000);
+         alter table outbox enable trigger all;
+         create table child (about bigint references outbox (id));
+         insert into child values (1), (700), (701), (2000)",
+    )
+    .await;
+    let mut keeper = keeper(&mut connection, &declared).await;
+    keep(&mut keeper, &mut connection).await;
+    let left: Vec<i64> =
+        sqlx::query_scalar("select id from outbox order by id").fetch_all(&mut connection).await.unwrap();
+    assert_eq!(left, [1, 700, 701, 2000]);
+    keeper.tell();
+    keep(&mut keeper, &mut connection).await;
+    let told = outbox::troubles(&mut connection).await.unwrap();
+    assert!(told.len() == 1 && told[0].trouble.contains("cannot be deleted"), "{told:?}");
+}
