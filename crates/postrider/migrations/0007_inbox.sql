@@ -182,6 +182,9 @@ begin
         perform setval('postrider.inbox_phase', phase + 1);
         return 'turned';
     end if;
+    -- Of a clock that was ahead: nothing would be older than that until it is that late.
+    update postrider.inbox_slots set opened_at = least(opened_at, clock_timestamp()), closed_at = least(closed_at, clock_timestamp())
+    where opened_at > clock_timestamp() or closed_at > clock_timestamp();
     target := ((phase + 2) / 2 & 3);
     select bool_and(case s.slot when target then s.closed_at < clock_timestamp() - keep else s.opened_at < clock_timestamp() - keep / 3 end)
     into is_due from postrider.inbox_slots s where s.slot in (target, phase / 2 & 3);

@@ -191,6 +191,8 @@ begin
     if not exists (select from generate_series(0, 7) as s (slot) where pg_relation_size(format('postrider.job_results_%s', s.slot)::regclass) > 0) then
         return 0;
     end if;
+    -- Of a clock that was ahead: nothing would be older than that until it is that late.
+    update postrider.job_result_ring set opened_at = clock_timestamp() where opened_at > clock_timestamp();
     if (select r.opened_at < clock_timestamp() - keep / 6 from postrider.job_result_ring r where r.slot = turned & 7)
        and postrider.lock_job_slot(array[format('job_results_%s', oldest)]) then
         -- The slot after this one holds what is oldest, at least as old as seven times a sixth.

@@ -116,10 +116,11 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
     // Two rotators would skip a slot unemptied, or empty the one just begun.
     sqlx::query("lock table postrider.ring in exclusive mode").execute(&mut *transaction).await?;
     let current = current(&mut transaction).await?;
+    come_back_from_the_future(&mut transaction).await?;
     let due = due(&mut transaction, current, retention).await?;
     if due == Due::No {
         // Not left to the drop, which lets go of the lock only with the next statement.
-        transaction.rollback().await?;
+        transaction.commit().await?;
         return Ok(Turn::NotDue);
     }
     let mut held = Vec::new();
@@ -149,6 +150,23 @@ pub async fn turn(connection: &mut PgConnection, retention: Retention) -> Result
     }
     transaction.rollback().await?;
     Ok(if due == Due::Yes { Turn::Held(held) } else { Turn::NotDue })
+}
+
+/// A clock that was ahead has left times that nothing is older than until it is that late: the ring would stand still. They are now.
+async fn come_back_from_the_future(connection: &mut PgConnection) -> Result<()> {
+    let mended = sqlx::query(
+        "update postrider.ring set opened_at = least(opened_at, clock_timestamp()), closed_at = least(closed_at, clock_timestamp())
+         where opened_at > clock_timestamp() or closed_at > clock_timestamp()",
+    )
+    .execute(connection)
+    .await?;
+    if mended.rows_affected() > 0 {
+        tracing::warn!(
+            slots = mended.rows_affected(),
+            "slots of the log were opened or closed in the future: the server's clock was ahead. They count as opened and closed now"
+        );
+    }
+    Ok(())
 }
 
 /// The slot that is written now.

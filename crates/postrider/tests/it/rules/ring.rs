@@ -86,6 +86,32 @@ async fn a_delivered_event_stays_for_the_retention() {
     assert_eq!(count(&mut writer).await, 8);
 }
 
+/// Times that a clock left that was ahead would be younger than the retention until it is that late.
+#[tokio::test]
+async fn a_clock_that_was_ahead_does_not_stop_the_ring() {
+    let database = database().await;
+    let mut writer = database.connect().await.unwrap();
+    let mut reader = Hand::open(&database).await;
+    let second = Retention { keep: Duration::from_secs(1), max_slot_bytes: None, max_log_bytes: None };
+    for _ in 0..2 {
+        assert!(matches!(ring::turn(&mut writer, AT_ONCE).await.unwrap(), Turn::To(_)));
+        emit(&mut writer, "kept", "k").await;
+    }
+    reader.look_until_quiet().await;
+    reader.settle().await;
+    run(
+        &mut writer,
+        "update postrider.ring set opened_at = opened_at + interval '1 year', closed_at = closed_at + interval '1 year'",
+    )
+    .await;
+    let begun = std::time::Instant::now();
+    while count(&mut writer).await > 0 {
+        assert!(begun.elapsed() < PATIENCE, "it waits for next year");
+        ring::turn(&mut writer, second).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// One of them may read which slot is current just before the other has set the next, and pass over the one that the other began.
 #[tokio::test]
 async fn two_rotators_at_once_keep_the_retention() {
