@@ -191,11 +191,11 @@ pub(crate) fn outline(source: &Source) -> Result<Outline, Failure> {
 }
 
 /// The sinks as a relay would be told here; `None` without a file, or where something is missing that it refers to.
-pub(crate) fn sinks(source: &Source) -> Result<Option<Vec<SinkSettings>>, Failure> {
+pub(crate) fn sinks(source: &Source, overrides: &Overrides) -> Result<Option<Vec<SinkSettings>>, Failure> {
     if source.file().is_none() {
         return Ok(None);
     }
-    let examined = examine(source, &Overrides::default(), Depth::References)?;
+    let examined = examine(source, overrides, Depth::References)?;
     Ok(examined.config.map(|config| config.relay.sinks))
 }
 

@@ -9,7 +9,7 @@ use postrider::log::{self, Servers};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, PgConnection};
 
-use crate::config::{self, Source};
+use crate::config::{self, Overrides, Source};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output;
@@ -79,6 +79,11 @@ impl Target {
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
         open(self.options()?).await
+    }
+
+    /// What the command line says in place of the file.
+    pub(crate) fn overrides(&self) -> Overrides {
+        Overrides { database: self.database.clone(), ..Overrides::default() }
     }
 
     pub(crate) fn options(&self) -> Result<Servers, Failure> {

@@ -52,7 +52,9 @@ impl Exit {
     /// For an error of the log or its schema.
     pub(crate) fn of_log(error: &log::Error) -> Self {
         match error {
-            log::Error::Database(sqlx::Error::Io(_)) | log::Error::NoPrimary { .. } => Self::Unavailable,
+            log::Error::NoPrimary { .. } | log::Error::NoAnswer { .. } => Self::Unavailable,
+            // Ended by somebody's hand, too: the server is stopped or started anew.
+            error if error.is_disconnect() => Self::Unavailable,
             _ => Self::Failed,
         }
     }

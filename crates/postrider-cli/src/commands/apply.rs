@@ -101,7 +101,7 @@ impl Apply {
             .fetch_all(connection)
             .await
             .map_err(log::Error::from)?;
-        let configured = config::sinks(&self.target.source)?;
+        let configured = config::sinks(&self.target.source, &self.target.overrides())?;
         if configured.is_none() && known.is_empty() && self.target.source.file().is_some() {
             // What no relay would start with has no sinks, and says why.
             config::load(&self.target.source, &Overrides::default())?;

@@ -37,9 +37,16 @@ impl Doctor {
         let mut report = Report::default();
         let tables = captured::declared(&self.target.source);
         examine(&mut connection, &outline, tables.as_ref(), &mut report).await?;
-        if let Some(sinks) = config::sinks(&self.target.source)? {
+        if let Some(sinks) = config::sinks(&self.target.source, &self.target.overrides())? {
             files::examine(&sinks, &mut report);
             durability::examine(&sinks, &mut report).await;
+        } else if self.target.source.file().is_some() {
+            report.warn(
+                "configuration",
+                "something is wrong with it, and the files and servers of its sinks were not looked at"
+                    .to_owned(),
+                "`postrider config check` says what",
+            );
         }
         let checks = report.checks;
         let is_bad = checks.iter().any(|check| check.grade == Grade::Bad);

@@ -37,7 +37,7 @@ pub(crate) struct Where {
 
 impl Where {
     pub(crate) async fn run(self, json: bool) -> Result<Exit, Failure> {
-        let configured = config::sinks(&self.target.source)?;
+        let configured = config::sinks(&self.target.source, &self.target.overrides())?;
         let mut connection = self.target.connect().await?;
         schema::check_version(&mut connection).await?;
         match find::find(&mut connection, &self.id, configured.as_deref()).await? {

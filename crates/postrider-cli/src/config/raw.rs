@@ -70,7 +70,7 @@ pub(crate) struct Log {
     /// Above this size of the whole log, delivered events are removed before their retention is over, the oldest first. Undelivered ones
     /// never are: then the log grows, and `postrider status` says which sink holds it. Without it, only the retention counts.
     pub(crate) max_log_size: Option<Size>,
-    /// A relay that is silent for so long loses its lanes to another. From 500ms to 1h.
+    /// A relay that is silent for so long loses its lanes to another. From 500ms to 1h, and not below `idle.max`.
     pub(crate) lease: Span,
     /// The pauses when there is nothing to read.
     pub(crate) idle: Idle,
@@ -214,9 +214,9 @@ pub(crate) struct Feed {
     pub(crate) route: Option<String>,
     /// When a refused event is tried again.
     pub(crate) retry: Retry,
-    /// The most events sent and not yet settled: the bound on duplicates per crash. 5000 by default to Kafka, 4000 to NATS.
+    /// The most events sent and not yet settled: the bound on duplicates per crash. 5000 by default to Kafka, 4000 to NATS, 2000 to Redis.
     pub(crate) max_in_flight: u32,
-    /// The most events in one delivery. 2500 by default to Kafka, 2000 to NATS; and if it is not set, it is never above `max_in_flight`.
+    /// The most events in one delivery. 2500 by default to Kafka, 2000 to NATS, 1000 to Redis; and if it is not set, it is never above `max_in_flight`.
     pub(crate) max_batch: u32,
     /// The least that a confirmation of the sink has to be worth, from A to F: see docs/sinks/durability.md. Below it the relay does not
     /// start, and if the sink is reached later only, nothing is delivered. Without it everything will do.

@@ -179,13 +179,13 @@ fn everything_is_said_at_once() {
     );
 }
 
-#[cfg(all(feature = "kafka", feature = "nats"))]
+#[cfg(all(feature = "kafka", feature = "nats", feature = "redis"))]
 #[test]
 fn as_many_are_in_flight_as_the_sink_likes() {
-    let text = "sinks:\n  a: { kafka: { url: kafka://h:9092 } }\n  b: { kafka: { url: kafka://h:9092 }, max_in_flight: 100 }\n  c: { null: {} }\n  d: { nats: { url: nats://h } }\n";
+    let text = "sinks:\n  a: { kafka: { url: kafka://h:9092 } }\n  b: { kafka: { url: kafka://h:9092 }, max_in_flight: 100 }\n  c: { null: {} }\n  d: { nats: { url: nats://h } }\n  e: { redis: { url: redis://h:1 } }\n";
     let relay = good(text, [URL]).relay;
     let bounds: Vec<_> = relay.sinks.iter().map(|sink| (sink.max_in_flight, sink.max_batch)).collect();
-    assert_eq!(bounds, [(5000, 2500), (100, 100), (1000, 500), (4000, 2000)]);
+    assert_eq!(bounds, [(5000, 2500), (100, 100), (1000, 500), (4000, 2000), (2000, 1000)]);
 }
 
 /// A file that is renamed after every batch would be one file per batch.

@@ -6,7 +6,7 @@ use postrider::log::{Mood, Report};
 use postrider_testkit::{PostgresServer, Settings, Version};
 use serde_json::{Value, json};
 
-use crate::support::{End, empty_database, postrider_on};
+use crate::support::{End, empty_database, postrider, postrider_on};
 use crate::world::{ask, create_sink, emit, installed, on, open_reader, park, run};
 
 /// The results by the name of the check.
@@ -146,6 +146,25 @@ async fn what_is_wrong_with_a_sink_is_named_with_its_remedy() {
     let words = ["config", "check", "--depth", "environment", "--config", path.to_str().unwrap()];
     let end = on(&database, &words).expect(78);
     assert!(end.stderr.contains("notes.txt ends with something that is no event"), "{}", end.stderr);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What the command line says of the database counts for the file too; and a file that is not understood is not passed over.
+#[tokio::test]
+async fn the_sinks_of_a_file_without_a_database_are_looked_at() {
+    let database = installed().await;
+    let folder = std::env::temp_dir().join(database.name());
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("postrider.yaml");
+    let config = path.to_str().unwrap();
+    let url = database.url();
+    let words = ["doctor", "--json", "--config", config, "--database", &url];
+    std::fs::write(&path, "sinks: { lost: { file: { path: /nowhere/x } } }\n").unwrap();
+    let document = End::of(&mut postrider(&words)).expect(2).json();
+    assert_eq!(check(&document, "files of sinks")["result"], "bad", "{document}");
+    std::fs::write(&path, "sinks: { lost: { file: { path: '${NOWHERE}' } } }\n").unwrap();
+    let document = End::of(&mut postrider(&words)).expect(2).json();
+    assert_eq!(check(&document, "configuration")["result"], "warn", "{document}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -213,6 +213,29 @@ async fn once_says_what_it_delivered() {
     std::fs::remove_file(file).unwrap();
 }
 
+/// A session that somebody ends is opened anew, as the relay's own are.
+#[tokio::test(flavor = "multi_thread")]
+async fn once_outlives_sessions_that_are_ended() {
+    let database = installed().await;
+    // More than a pipe holds, so that it is still at work.
+    run(&database, "select postrider.emit('a', json_build_object('x', repeat('y', 1000)), key => n::text) from generate_series(1, 500) n").await;
+    let words = ["run", "--once", "--listen", "off", "--to", "stdout", "--start", "earliest"];
+    let mut child =
+        postrider_on(&database.url(), &words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let pipe = child.stdout.take().unwrap();
+    let begun = Instant::now();
+    let ours = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and application_name like 'postrider%'";
+    for _ in 0..3 {
+        while ask(&database, &format!("select count(*) {ours} and state = 'idle'")).await == "0" {
+            assert!(begun.elapsed() < Duration::from_mins(1), "it opens no session");
+        }
+        ask(&database, &format!("select count(pg_terminate_backend(pid)) {ours}")).await;
+    }
+    let lines = BufReader::new(pipe).lines().count();
+    assert!(child.wait().unwrap().success(), "after {lines} lines");
+    assert!(lines >= 500, "{lines}");
+}
+
 /// Whoever has only cron must get them too: what is due is tried, and what was behind it comes with it.
 #[tokio::test]
 async fn once_tries_parked_events_that_are_due() {

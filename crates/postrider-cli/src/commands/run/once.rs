@@ -32,12 +32,12 @@ pub(super) async fn run(
     mut signals: Signals,
     as_json: bool,
 ) -> Result<Exit, Failure> {
-    let mut connection = tokio::select! {
-        opened = open(config.relay.database.clone(), patience) => opened?,
+    let database = config.relay.database.clone();
+    let (mut connection, before) = tokio::select! {
+        begun = begin(&database, patience) => begun?,
         () = signals.stop() => return Ok(Exit::Failed),
     };
     let polls = config.relay.outboxes.iter().any(|outbox| outbox.mode == Mode::Poll);
-    let before = goal(&mut connection).await?;
     let mut relay = Relay::start(config.relay).map_err(failure)?;
     let goal = if polls {
         // What waits in a table is committed too, and comes into the log only now.
@@ -52,7 +52,9 @@ pub(super) async fn run(
                 anyhow::Error::msg("the rows of the outbox tables could not be moved in time"),
             ));
         }
-        goal(&mut connection).await?
+        let (again, goal) = begin(&database, patience).await?;
+        connection = again;
+        goal
     } else {
         before
     };
@@ -67,8 +69,13 @@ pub(super) async fn run(
                 let question = questions.entry(sink.name.clone()).or_default();
                 // For good: sinks are asked at different moments, and what is settled stays so.
                 if !question.is_answered && question.is_due(sink, seems_done(sink, &goal)) {
-                    question.is_answered = is_done(&mut connection, sink, &goal).await?;
-                    question.elsewhere.ask(&mut connection, sink, goal.seq, goal.lanes).await?;
+                    match question.ask(&mut connection, sink, &goal).await {
+                        // It may be back in a moment, as the relay's own sessions.
+                        Err(failure) if failure.exit() == Exit::Unavailable => {
+                            (connection, _) = begin(&database, patience).await?;
+                        }
+                        asked => asked?,
+                    }
                 }
                 if question.is_answered {
                     continue;
@@ -116,15 +123,20 @@ fn tell(sinks: &[SinkStatus], as_json: bool) -> Result<(), Failure> {
     output::json(&json!({ "sinks": sinks }))
 }
 
-/// A database that is away may come back.
-async fn open(database: Servers, patience: Duration) -> Result<PgConnection, Failure> {
+/// A database that is away may come back, and a session that somebody ends can be opened anew.
+async fn begin(database: &Servers, patience: Duration) -> Result<(PgConnection, Goal), Failure> {
     let begun = Instant::now();
     loop {
-        match connect::open(database.clone()).await {
-            Err(failure) if failure.exit() == Exit::Unavailable && begun.elapsed() < patience => {
+        let look = async {
+            let mut connection = connect::open(database.clone()).await?;
+            let goal = goal(&mut connection).await?;
+            Ok((connection, goal))
+        };
+        match look.await {
+            Err(failure) if Failure::exit(&failure) == Exit::Unavailable && begun.elapsed() < patience => {
                 tokio::time::sleep(STEP * 10).await;
             }
-            opened => return opened,
+            begun => return begun,
         }
     }
 }
@@ -140,6 +152,16 @@ struct Question {
 }
 
 impl Question {
+    async fn ask(
+        &mut self,
+        connection: &mut PgConnection,
+        sink: &SinkStatus,
+        goal: &Goal,
+    ) -> Result<(), Failure> {
+        self.is_answered = is_done(connection, sink, goal).await?;
+        self.elsewhere.ask(connection, sink, goal.seq, goal.lanes).await
+    }
+
     fn is_due(&mut self, sink: &SinkStatus, seems_done: bool) -> bool {
         let now = Instant::now();
         if self.delivered != sink.delivered && !seems_done {
