@@ -36,7 +36,7 @@ use self::tell::Sending;
 use self::window::Window;
 use crate::face::Face;
 use crate::settings::SinkSettings;
-use crate::sink::BoxFuture;
+use crate::sink::{BoxFuture, UnavailableKind};
 use crate::telemetry::Telemetry;
 
 pub(crate) use self::supervise::{Fittings, supervise};
@@ -93,6 +93,9 @@ struct Pipeline {
     errand: Option<errand::Running>,
     /// How often in a row the sink was unavailable, and until when it is left alone.
     failures: u32,
+    /// What was told of that last, and whether that it is over is still to be told.
+    trouble_told: Option<(UnavailableKind, Instant)>,
+    is_trouble_told: bool,
     rests_until: Option<Instant>,
     /// Whether somebody paused it; `None` until the database was asked for the first time.
     paused: Option<bool>,

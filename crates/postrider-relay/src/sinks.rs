@@ -216,13 +216,16 @@ impl Target {
 
     /// How many events may be sent and not yet settled, unless somebody says otherwise. Kafka confirms a batch at a time, whatever its size, and
     /// catches up by half as fast again with five times as many. NATS has nothing to do from the last of a batch to the first of the next either, and
-    /// keeps only once what is sent twice; a server lets 10,000 wait for a stream.
+    /// keeps only once what is sent twice; a server lets 10,000 wait for a stream. Redis writes a batch to its disk at once: with twice as many it
+    /// was a sixth faster.
     pub fn usual_in_flight(&self) -> u32 {
         match self {
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => 5000,
             #[cfg(feature = "nats")]
             Self::Nats(_) => 4000,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => 2000,
             _ => 1000,
         }
     }

@@ -183,7 +183,7 @@ async fn caught_up(database: &Database, sink: &str) -> Result<()> {
     let patience = Instant::now() + Duration::from_mins(5);
     loop {
         let waiting: i64 = sqlx::query_scalar(
-            "select coalesce(sum(b.events), 0)::bigint from postrider.backlog b join postrider.sinks s on s.sink = b.sink where s.name = $1",
+            "select coalesce(sum(events), 0)::bigint from postrider.backlog where sink = $1",
         )
         .bind(sink)
         .fetch_one(&mut connection)

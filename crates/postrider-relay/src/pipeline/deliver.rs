@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postrider::log::parking::{Refused, ToPark};
 use postrider::log::{Record, Report, Standing, advice};
@@ -17,6 +17,9 @@ use super::{Pipeline, backoff};
 use crate::settings::Ordering;
 use crate::sink::Unavailable;
 use crate::status::State;
+
+/// How long a sink that comes and goes for the same reason is not told of again.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// A delivery that has come back.
 pub(super) struct Delivery {
@@ -133,7 +136,7 @@ impl Pipeline {
     }
 
     fn on_available(&mut self) {
-        if std::mem::take(&mut self.failures) > 0 {
+        if std::mem::take(&mut self.failures) > 0 && std::mem::take(&mut self.is_trouble_told) {
             tracing::info!(sink = self.settings.name, "the sink is available again");
         }
     }
@@ -208,7 +211,12 @@ impl Pipeline {
         let is_news = self.failures == 1
             || !matches!(self.face.state(), State::Waiting { reason: before, .. } if before == reason);
         // Where nothing waits for it, once is enough.
-        if is_awaited || is_news {
+        // One that comes and goes says so now and then.
+        let is_old = self.failures == 1
+            && self.trouble_told.is_some_and(|(kind, at)| kind == unavailable.kind && at.elapsed() < QUIET);
+        if (is_awaited || is_news) && !is_old {
+            self.trouble_told = Some((unavailable.kind, Instant::now()));
+            self.is_trouble_told = true;
             tracing::warn!(
                 sink = self.settings.name,
                 what,

@@ -152,6 +152,8 @@ async fn once(
         refusals: Refusals::default(),
         errand: None,
         failures: 0,
+        trouble_told: None,
+        is_trouble_told: false,
         rests_until: None,
         paused: None,
         trouble: None,

@@ -82,13 +82,13 @@ impl Service for Nats {
     fn prepare(&self, place: &Place) -> Result<()> {
         let [clients, monitor] = [place.ports[0], place.ports[1]];
         let store = place.dir.join("js");
-        let of_streams: String =
-            self.stream_settings.iter().map(|(name, value)| format!(", {name}: {value}")).collect();
+        let mut of_streams = vec![format!("store_dir: {:?}", store.display())];
+        of_streams.extend(self.stream_settings.iter().map(|(name, value)| format!("{name}: {value}")));
         let mut lines = vec![
             format!("server_name: {}", self.server_name.as_deref().unwrap_or("testkit")),
             format!("listen: 127.0.0.1:{clients}"),
             format!("http: 127.0.0.1:{monitor}"),
-            format!("jetstream: {{ store_dir: {:?}{of_streams} }}", store.display()),
+            format!("jetstream: {{ {} }}", of_streams.join(", ")),
         ];
         lines.extend(self.settings.iter().map(|(name, value)| format!("{name}: {value}")));
         place.write("nats.conf", &(lines.join("\n") + "\n"))?;

@@ -15,7 +15,7 @@ use crate::sink::{Message, Outcome, Refusal, RefusalKind, Unavailable};
 use crate::sinks::rounds::Stops;
 
 /// The smallest set that is tried.
-const LEAST: usize = 4096;
+const LEAST: usize = 256;
 
 /// What is left of a round after it was sent.
 #[derive(Default)]

@@ -55,8 +55,7 @@ impl RedisConfig {
                 && url.into_connection_info().is_ok()
         };
         if !self.servers().all(is_address) {
-            let how =
-                "write redis://HOST:PORT, or rediss://HOST:PORT for TLS; several of one cluster with commas";
+            let how = "write redis://HOST:PORT, or rediss://HOST:PORT for TLS; of one cluster several, each whole, with commas";
             wrong.push(("url", how.to_owned()));
         }
         let is_over_tls = self.servers().all(|url| url.starts_with("rediss://"));

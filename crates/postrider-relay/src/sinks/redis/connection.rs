@@ -75,7 +75,9 @@ impl Connection {
         let connected = match timeout(patience, connecting).await {
             // One that speaks TLS takes our greeting for none, and hangs up.
             Ok(Err(error)) if !is_over_tls && is_hung_up(&error) => {
-                let why = format!("{error}; it may speak TLS at this port: rediss://");
+                let why = format!(
+                    "{error}; it may speak TLS at this port (rediss://), or have as many clients as it takes (maxclients)"
+                );
                 Err(Unavailable::new(UnavailableKind::Connection, why))
             }
             Ok(connected) => connected.map_err(lost),
