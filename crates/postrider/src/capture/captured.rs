@@ -49,7 +49,9 @@ pub(super) async fn captured(
     let state = if state == State::Installed && partitions_off { State::Disabled } else { state };
     let doubles: Vec<&Found> = doubles(shape, found).collect();
     let mut notes = remarks(shape, &function, &ours, &doubles);
-    let moved = if shape.partitioned { partitions::moved(connection, shape).await? } else { Vec::new() };
+    // Of a table that was never captured none is missed.
+    let is_watching = shape.partitioned && state != State::Missing;
+    let moved = if is_watching { partitions::moved(connection, shape).await? } else { Vec::new() };
     notes.extend(moved.iter().cloned());
     let mut statements = Vec::new();
     if state != State::Installed {

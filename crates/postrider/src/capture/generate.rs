@@ -334,7 +334,7 @@ impl<'a> Generator<'a> {
             "        payload := concat('{{\"data\":', coalesce(data, 'null'), ',\"previous_attributes\":{{', previous, '}}}}');
         headers := postrider.captured_headers(kind, headers);
         foreach verb in array verbs loop
-            event_id := {recorder}(kind || '.' || verb, key, tenant, payload, headers);
+            event_id := {recorder}(nullif(kind, '') || '.' || verb, key, tenant, payload, headers);
         end loop;"
         )?;
         if record {
