@@ -33,8 +33,8 @@ async fn plans_for_no_notes_are_good_for_many() {
         .unwrap();
     let mut session = session::connect(&options(&database)).await.unwrap();
     for (name, statement) in [
-        ("due", format!("prepare due (text, bigint, int, int) as {DUE} select from due")),
-        ("freed", format!("prepare freed (text, bigint, int, int) as {FREED} select from freed")),
+        ("due", format!("prepare due (text, bigint, int, int, uuid[]) as {DUE} select from due")),
+        ("freed", format!("prepare freed (text, bigint, int, int, uuid[]) as {FREED} select from freed")),
     ] {
         sqlx::raw_sql(AssertSqlSafe(statement))
             .execute(&mut session)
@@ -43,8 +43,8 @@ async fn plans_for_no_notes_are_good_for_many() {
     }
     for (statement, probed) in [
         (taken(&body).to_owned(), &[("adopted", "source_id")][..]),
-        ("execute due ('public.outbox', 1000, 1, 0)".to_owned(), &[("parked", "id")]),
-        ("execute freed ('public.outbox', 1000, 1, 0)".to_owned(), &[("parked", "id")]),
+        ("execute due ('public.outbox', 1000, 1, 0, '{}')".to_owned(), &[("parked", "id")]),
+        ("execute freed ('public.outbox', 1000, 1, 0, '{}')".to_owned(), &[("parked", "id")]),
     ] {
         let plan = plan_of(&mut session, &statement).await;
         for (table, column) in probed {
