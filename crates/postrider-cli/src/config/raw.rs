@@ -70,7 +70,7 @@ pub(crate) struct Log {
     /// Above this size of the whole log, delivered events are removed before their retention is over, the oldest first. Undelivered ones
     /// never are: then the log grows, and `postrider status` says which sink holds it. Without it, only the retention counts.
     pub(crate) max_log_size: Option<Size>,
-    /// A relay that is silent for so long loses its lanes to another. From 500ms to 1h, and not below `idle.max`.
+    /// A relay that is silent for so long loses its lanes to another. Not below `idle.max`, and from 500ms to 1h.
     pub(crate) lease: Span,
     /// The pauses when there is nothing to read.
     pub(crate) idle: Idle,
