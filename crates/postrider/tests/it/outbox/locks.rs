@@ -91,30 +91,23 @@ async fn a_lock_that_holds_up_everything_is_told() {
 /// However many rows with keys of their own somebody has locked, the one behind them goes.
 #[tokio::test]
 async fn many_rows_that_are_locked_hold_up_no_other_key() {
-    let (database, mut connection) = with_table(Preset::OutboxTopic).await;
-    let declared = Outbox { batch: 100, ..declared(Preset::OutboxTopic, Mode::Poll) };
-    outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
-    let many = "insert into outbox (topic, key, payload) select 't', 'key ' || n, '{}' from generate_series(1, 5000) n";
-    execute(&mut connection, many).await;
-    insert(&mut connection, Preset::OutboxTopic, 1, "other").await;
-    let mut holder = database.connect().await.unwrap();
-    execute(&mut holder, "begin; select from outbox where id <= 5000 for update").await;
-    let mut keeper = keeper(&mut connection, &declared).await;
-    assert_eq!(keeper.work(&mut connection).await.unwrap().moved, 1);
-    execute(&mut holder, "commit").await;
-    while count(&mut connection, EVENTS).await < 5001 {
-        keeper.work(&mut connection).await.unwrap();
-    }
+    many_that_are_locked("'key ' || n").await;
 }
 
 /// Nor do rows without a key, which are no key that could be passed over.
 #[tokio::test]
 async fn many_rows_without_a_key_that_are_locked_hold_up_nothing() {
+    many_that_are_locked("null").await;
+}
+
+async fn many_that_are_locked(key: &str) {
     let (database, mut connection) = with_table(Preset::OutboxTopic).await;
     let declared = Outbox { batch: 100, ..declared(Preset::OutboxTopic, Mode::Poll) };
     outbox::apply(&mut connection, std::slice::from_ref(&declared), false).await.unwrap();
-    let many = "insert into outbox (topic, payload) select 't', '{}' from generate_series(1, 5000) n";
-    execute(&mut connection, many).await;
+    let many = format!(
+        "insert into outbox (topic, key, payload) select 't', {key}, '{{}}' from generate_series(1, 5000) n"
+    );
+    execute(&mut connection, &many).await;
     insert(&mut connection, Preset::OutboxTopic, 1, "other").await;
     let mut holder = database.connect().await.unwrap();
     execute(&mut holder, "begin; select from outbox where id <= 5000 for update").await;
